@@ -1,0 +1,20 @@
+// Filling and scanning arrays.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef JSPARSE_CPU_MEMORY_H_
+#define JSPARSE_CPU_MEMORY_H_
+
+#include <stdint.h>
+#include <string.h>
+
+template <typename T>
+static inline void js_fill_zero(T* x, int64_t lo, int64_t hi) {
+  if (lo < hi) memset((void*)(x + lo), 0, (size_t)(hi - lo) * sizeof(T));
+}
+
+// x[1 .. n] hold counts; they become running sums, so that x is a `pos` array.
+template <typename I>
+static inline void js_copy_scan(I* x, int64_t n) {
+  for (int64_t p = 0; p < n; ++p) x[p + 1] = (I)(x[p] + x[p + 1]);
+}
+
+#endif  // JSPARSE_CPU_MEMORY_H_

@@ -1,0 +1,88 @@
+// Searching and checking index arrays, and cutting loops into chunks.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef JSPARSE_CPU_SEARCH_H_
+#define JSPARSE_CPU_SEARCH_H_
+
+#include <stdint.h>
+
+// First p in [lo, hi) with crd[p] >= x, or hi.
+template <typename I>
+static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64_t x) {
+  while (lo < hi) {
+    const int64_t mid = lo + (hi - lo) / 2;
+    if (crd[mid] < x) {
+      lo = mid + 1;
+    } else {
+      hi = mid;
+    }
+  }
+  return lo;
+}
+
+// First p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; -1 if there is
+// none.
+template <typename I>
+static inline int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
+  if (lo > hi) return hi;  // chunks of a damaged array may come out reversed
+  int bad = pos[lo] < 0 || pos[hi] > limit;
+  for (int64_t p = lo; p < hi; ++p) bad |= pos[p] > pos[p + 1];
+  if (!bad) return -1;
+  if (pos[lo] < 0 || pos[lo] > limit) return lo;
+  for (int64_t p = lo + 1; p <= hi; ++p) {
+    if (pos[p] < pos[p - 1] || pos[p] > limit) return p;
+  }
+  return -1;
+}
+
+// First p in [lo, hi) where crd[p] is outside [0, extent); -1 if there is none.
+template <typename I>
+static inline int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
+  int bad = 0;
+  if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large
+    const uint32_t most = extent <= 0 ? 0 : extent > INT32_MAX ? (uint32_t)INT32_MAX : (uint32_t)(extent - 1);
+    bad = extent <= 0 && lo < hi;
+    for (int64_t p = lo; p < hi; ++p) bad |= (uint32_t)crd[p] > most;
+  } else {
+    for (int64_t p = lo; p < hi; ++p) bad |= (uint64_t)crd[p] >= (uint64_t)extent;
+  }
+  if (!bad) return -1;
+  for (int64_t p = lo; p < hi; ++p) {
+    if (crd[p] < 0 || crd[p] >= extent) return p;
+  }
+  return -1;
+}
+
+// Start of chunk k of `chunks` of [lo, hi), each with about as many entries (a row counts as one besides its entries).
+template <typename I>
+static inline int64_t js_balance(const I* pos, int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
+  if (k <= 0) return lo;
+  if (k >= chunks) return hi;
+  const int64_t first = pos[lo] + lo, total = pos[hi] + hi - first;
+  const int64_t want = first + (int64_t)((double)total * (double)k / (double)chunks);
+  int64_t a = lo, b = hi;
+  while (a < b) {
+    const int64_t mid = a + (b - a) / 2;
+    if (pos[mid] + mid < want) {
+      a = mid + 1;
+    } else {
+      b = mid;
+    }
+  }
+  return a;
+}
+
+// Start of chunk k of `chunks` equal parts of [lo, hi).
+static inline int64_t js_even(int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
+  if (k <= 0) return lo;
+  if (k >= chunks) return hi;
+  return lo + (int64_t)((double)(hi - lo) * (double)k / (double)chunks);
+}
+
+// p, or the next position after it that starts a group of equal coordinates in [lo, hi).
+template <typename I>
+static inline int64_t js_group_start(const I* crd, int64_t p, int64_t lo, int64_t hi) {
+  while (p > lo && p < hi && crd[p] == crd[p - 1]) ++p;
+  return p;
+}
+
+#endif  // JSPARSE_CPU_SEARCH_H_

@@ -1,0 +1,145 @@
+// The touched coordinates of one fiber of a sparse output: insert in any order, take them out ascending.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Keys below `keyspace`.  A small keyspace has a stamp for each key; a large one a hash table with linear probing.
+// `clear` is O(1): it moves on to the next stamp.
+#ifndef JSPARSE_CPU_SET_H_
+#define JSPARSE_CPU_SET_H_
+
+#include <stdint.h>
+#include <string.h>
+
+#include "abi.h"
+
+struct js_set {
+  int64_t keyspace, size, capacity;
+  uint32_t* stamps;  // direct: by key; hashed: by slot
+  int64_t* keys;     // hashed: the key in each slot
+  int64_t* list;     // the keys inserted since `clear`
+  int64_t* spare;    // as long as `list`, for sorting
+  int64_t slots;     // hashed: a power of two; 0 if direct
+  uint32_t stamp;
+};
+
+static inline void* js_set_memory(js_context* ctx, int64_t bytes) {
+  void* p = ctx->scratch(ctx, bytes);
+  if (!p) js_raise(ctx, JS_OUT_OF_MEMORY, -1, 0, 0, bytes, 0);
+  return p;
+}
+
+static inline bool js_set_grow(js_context* ctx, js_set& s, int64_t capacity) {
+  int64_t* list = (int64_t*)js_set_memory(ctx, capacity * 8);
+  int64_t* spare = (int64_t*)js_set_memory(ctx, capacity * 8);
+  if (!list || !spare) return false;
+  if (s.size) memcpy(list, s.list, (size_t)s.size * 8);
+  s.list = list;
+  s.spare = spare;
+  s.capacity = capacity;
+  if (!s.slots) return true;
+  const int64_t slots = capacity * 2;
+  int64_t* keys = (int64_t*)js_set_memory(ctx, slots * 8);
+  uint32_t* stamps = (uint32_t*)js_set_memory(ctx, slots * 4);
+  if (!keys || !stamps) return false;
+  memset(stamps, 0, (size_t)slots * 4);
+  s.keys = keys;
+  s.stamps = stamps;
+  s.slots = slots;
+  s.stamp = 1;
+  for (int64_t t = 0; t < s.size; ++t) {
+    uint64_t h = (uint64_t)list[t] * 0x9e3779b97f4a7c15u;
+    int64_t at = (int64_t)(h >> 20) & (slots - 1);
+    while (stamps[at] == s.stamp) at = (at + 1) & (slots - 1);
+    stamps[at] = s.stamp;
+    keys[at] = list[t];
+  }
+  return true;
+}
+
+static inline void js_set_new(js_context* ctx, js_set& s, int64_t keyspace) {
+  memset(&s, 0, sizeof(s));
+  s.keyspace = keyspace;
+  s.stamp = 1;
+  const int64_t direct = (int64_t)1 << 22;
+  if (keyspace <= direct) {
+    s.stamps = (uint32_t*)js_set_memory(ctx, (keyspace + 1) * 4);
+    if (!s.stamps) return;
+    memset(s.stamps, 0, (size_t)(keyspace + 1) * 4);
+  } else {
+    s.slots = 1;  // says 'hashed'; js_set_grow allocates
+  }
+  js_set_grow(ctx, s, 1024);
+}
+
+static inline void js_set_clear(js_context*, js_set& s) {
+  s.size = 0;
+  if (++s.stamp == 0) {  // every 2^32 fibers
+    if (s.stamps) memset(s.stamps, 0, (size_t)(s.slots ? s.slots : s.keyspace + 1) * 4);
+    s.stamp = 1;
+  }
+}
+
+static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
+  if (ctx->faulted) return;
+  if (s.size == s.capacity && !js_set_grow(ctx, s, s.capacity * 2)) return;
+  if (!s.slots) {
+    if (s.stamps[key] == s.stamp) return;
+    s.stamps[key] = s.stamp;
+  } else {
+    uint64_t h = (uint64_t)key * 0x9e3779b97f4a7c15u;
+    int64_t at = (int64_t)(h >> 20) & (s.slots - 1);
+    while (s.stamps[at] == s.stamp) {
+      if (s.keys[at] == key) return;
+      at = (at + 1) & (s.slots - 1);
+    }
+    s.stamps[at] = s.stamp;
+    s.keys[at] = key;
+  }
+  s.list[s.size++] = key;
+}
+
+// Sorts what was inserted; returns how many there are.
+static inline int64_t js_set_sort(js_context* ctx, js_set& s) {
+  const int64_t n = s.size;
+  if (ctx->faulted) return 0;
+  if (n <= 32) {
+    for (int64_t t = 1; t < n; ++t) {
+      const int64_t x = s.list[t];
+      int64_t u = t;
+      for (; u > 0 && s.list[u - 1] > x; --u) s.list[u] = s.list[u - 1];
+      s.list[u] = x;
+    }
+    return n;
+  }
+  if (!s.slots && n > s.keyspace / 16) {  // nearly full: read the stamps in order
+    int64_t t = 0;
+    for (int64_t key = 0; key < s.keyspace; ++key) {
+      if (s.stamps[key] == s.stamp) s.list[t++] = key;
+    }
+    return n;
+  }
+  uint64_t most = 0;
+  for (int64_t t = 0; t < n; ++t) most |= (uint64_t)s.list[t];
+  int64_t *from = s.list, *to = s.spare;
+  for (int shift = 0; shift < 64 && (most >> shift); shift += 8) {
+    int64_t start[256];
+    memset(start, 0, sizeof(start));
+    for (int64_t t = 0; t < n; ++t) ++start[((uint64_t)from[t] >> shift) & 255];
+    int64_t sum = 0;
+    for (int b = 0; b < 256; ++b) {
+      const int64_t count = start[b];
+      start[b] = sum;
+      sum += count;
+    }
+    for (int64_t t = 0; t < n; ++t) to[start[((uint64_t)from[t] >> shift) & 255]++] = from[t];
+    int64_t* swap = from;
+    from = to;
+    to = swap;
+  }
+  s.list = from;
+  s.spare = to;
+  return n;
+}
+
+static inline int64_t js_set_get(js_context*, const js_set& s, int64_t t) { return s.list[t]; }
+
+#endif  // JSPARSE_CPU_SET_H_

@@ -1,0 +1,71 @@
+// Values that C++ lacks: bfloat16 (storage only), float16, complex numbers with the plain product; and min, max, sizes.
+// SPDX-License-Identifier: Apache-2.0
+#ifndef JSPARSE_CPU_VALUE_H_
+#define JSPARSE_CPU_VALUE_H_
+
+#include <stdint.h>
+
+#include "abi.h"
+
+#ifdef __FLT16_MANT_DIG__
+typedef _Float16 js_f16;
+#endif
+
+struct js_bf16 {
+  uint16_t bits;
+};
+
+static inline float js_bf16_to_f32(js_bf16 x) {
+  union {
+    uint32_t u;
+    float f;
+  } v;
+  v.u = (uint32_t)x.bits << 16;
+  return v.f;
+}
+
+// Round to nearest, ties to even; a NaN stays a (quiet) NaN.
+static inline js_bf16 js_f32_to_bf16(float x) {
+  union {
+    uint32_t u;
+    float f;
+  } v;
+  v.f = x;
+  js_bf16 r;
+  if (x != x) {
+    r.bits = (uint16_t)((v.u >> 16) | 0x40);
+  } else {
+    r.bits = (uint16_t)((v.u + 0x7fff + ((v.u >> 16) & 1)) >> 16);
+  }
+  return r;
+}
+
+template <typename T>
+struct js_complex {
+  T re, im;
+  js_complex() = default;
+  explicit js_complex(T r, T i = 0) : re(r), im(i) {}
+  js_complex operator+(js_complex b) const { return js_complex(re + b.re, im + b.im); }
+  js_complex operator-(js_complex b) const { return js_complex(re - b.re, im - b.im); }
+  js_complex operator-() const { return js_complex(-re, -im); }
+  js_complex operator*(js_complex b) const { return js_complex(re * b.re - im * b.im, re * b.im + im * b.re); }
+  js_complex& operator+=(js_complex b) {
+    re += b.re;
+    im += b.im;
+    return *this;
+  }
+};
+typedef js_complex<float> js_c64;
+typedef js_complex<double> js_c128;
+
+static inline int64_t js_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t js_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+// Number of elements of a buffer.
+static inline int64_t js_size(const js_buffer* b) {
+  int64_t n = 1;
+  for (int64_t d = 0; d < b->rank; ++d) n *= b->dims[d];
+  return n;
+}
+
+#endif  // JSPARSE_CPU_VALUE_H_

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""jsparse: a sparse tensor compiler inside JAX.
+
+    import jax, jsparse as js
+    A = js.fromdense(x, format="csr")
+    y = jax.jit(lambda A, B: js.einsum("ij,jk->ik", A, B))(A, B)
+
+Reading order of the source, which is the data flow: `parse`, `schedule/` (infer, split, auto, directives), `lower/` (walk,
+loops, assemble), `codegen/`, `pipeline`, `ffi`, `primitive`, `array`, `convert`, `api`.
+"""
+
+from jsparse import config as config
+from jsparse import pipeline as _pipeline
+from jsparse.api import einsum as einsum
+from jsparse.array import SparseArray as SparseArray
+from jsparse.convert import asarray as asarray
+from jsparse.convert import coo as coo
+from jsparse.convert import csc as csc
+from jsparse.convert import csf as csf
+from jsparse.convert import csr as csr
+from jsparse.convert import diags as diags
+from jsparse.convert import eye as eye
+from jsparse.convert import fromdense as fromdense
+from jsparse.convert import random as random
+from jsparse.ffi import register as _register
+from jsparse.format import Format as Format
+
+__version__ = "0.1.0"
+
+_register(_pipeline.resolve)

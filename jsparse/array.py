@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`SparseArray`: values, index arrays and a format, as a pytree.
+
+    data        the stored values, (nse,) or (nse, extents of trailing dense levels…)
+    structure   the index arrays, level by level: for csr (pos, crd)
+
+*Dynamic* (the default): the index arrays are leaves, so one compiled program serves every matrix of that format and
+capacity; the true number of entries is in the last `pos`.  *Frozen*: the index arrays are a static `Pattern`, equal by
+content, and `data` is the only leaf, so that plain `jax.grad` and optimizers see values alone.
+
+An absent entry is a structural zero: it is never read, so 0 * NaN at an absent place is not computed.  A stored zero is
+an ordinary value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jsparse.errors import FormatError, StructureError, UnsupportedError
+from jsparse.format import Format
+
+
+class Pattern:
+    """The structure of a frozen array: index arrays on the host, equal and hashed by content.
+
+    Equal patterns are the same object, so what is derived from one (a transposed pattern, a product's pattern) is
+    computed once in a process: see `derived`.
+    """
+
+    __slots__ = ("__weakref__", "_derived", "_device", "_lock", "arrays", "digest", "format", "shape")
+    _known: weakref.WeakValueDictionary[bytes, Pattern] = weakref.WeakValueDictionary()
+    _known_lock = threading.Lock()
+
+    def __new__(cls, arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], format: Format) -> Pattern:
+        h = hashlib.sha256(f"{shape} {format}".encode())
+        for a in arrays:
+            h.update(str(a.shape).encode())
+            h.update(np.ascontiguousarray(a).tobytes())
+        digest = h.digest()
+        with cls._known_lock:
+            known = cls._known.get(digest)
+            if known is not None:
+                return known
+            self = super().__new__(cls)
+            self.arrays = tuple(np.array(a) for a in arrays)
+            for a in self.arrays:
+                a.flags.writeable = False
+            self.shape, self.format, self.digest = shape, format, digest
+            self._derived: dict[Any, Any] = {}
+            self._device: tuple[jax.Array, ...] | None = None
+            self._lock = threading.RLock()
+            cls._known[digest] = self
+            return self
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Pattern) and self.digest == other.digest
+
+    def __repr__(self) -> str:
+        return f"Pattern({self.format}, {self.shape}, {self.digest.hex()[:8]})"
+
+    def __reduce__(self) -> Any:
+        return (Pattern, (self.arrays, self.shape, self.format))
+
+    def device(self) -> tuple[jax.Array, ...]:
+        """The index arrays as JAX arrays, transferred once."""
+        with self._lock:
+            if self._device is None:
+                with jax.ensure_compile_time_eval():
+                    self._device = tuple(jnp.asarray(a) for a in self.arrays)
+            return self._device
+
+    def derived(self, key: Any, make: Callable[[], Any]) -> Any:
+        """`make()`, remembered under `key` as long as the pattern lives."""
+        with self._lock:
+            if key not in self._derived:
+                with jax.ensure_compile_time_eval():
+                    self._derived[key] = make()
+            return self._derived[key]
+
+
+@partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["data", "structure"],
+    meta_fields=["shape", "format", "pattern"],
+)
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseArray:
+    """A sparse array of any number of modes; build one with `js.csr`, `js.fromdense`, `js.asarray`, `js.load`, ….
+
+    Attributes:
+      data: the stored values, shape (nse, …).
+      structure: the index arrays, level by level; empty if frozen.
+      shape: extent of each mode.
+      format: how it is stored.
+      pattern: the structure of a frozen array, else None.
+    """
+
+    data: Any
+    structure: tuple[Any, ...]
+    shape: tuple[int, ...]
+    format: Format
+    pattern: Pattern | None = None
+
+    __array_priority__ = 1000  # so that `ndarray @ SparseArray` comes to us
+
+    # ------------------------------------------------------------- properties
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.data.dtype
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the dense array."""
+        return int(np.prod(self.shape, dtype=object)) if self.shape else 1
+
+    @property
+    def nse(self) -> int:
+        """Capacity: how many entries the arrays have room for.  Static, also under `jit`."""
+        return int(self.data.shape[0])
+
+    @property
+    def arrays(self) -> tuple[Any, ...]:
+        """The index arrays, frozen or not."""
+        return self.pattern.device() if self.pattern is not None else self.structure
+
+    @property
+    def indices(self) -> Any:
+        """The coordinates of the last sparse level, (nse,): the column indices of csr."""
+        names = self.format.array_names()
+        return self.arrays[max(n for n, (_, role) in enumerate(names) if role == "crd")]
+
+    @property
+    def indptr(self) -> Any:
+        """The `pos` array of the last compressed level: the row offsets of csr."""
+        names = self.format.array_names()
+        return self.arrays[max(n for n, (_, role) in enumerate(names) if role == "pos")]
+
+    @property
+    def nnz(self) -> Any:
+        """Stored entries in use, explicit zeros included, as in SciPy: an int, or a traced scalar under `jit`."""
+        count = _entries(self)
+        return count if isinstance(count, jax.core.Tracer) else int(count)
+
+    @property
+    def frozen(self) -> bool:
+        return self.pattern is not None
+
+    @property
+    def T(self) -> SparseArray:
+        """The transposed array; the same storage."""
+        return self.transpose()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a SparseArray without modes")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        kind = "frozen " if self.frozen else ""
+        dtype = getattr(self.data, "dtype", type(self.data).__name__)
+        try:
+            stored: Any = self.nse
+            used = self.nnz
+            stored = f"nse={stored}" if isinstance(used, jax.core.Tracer) or used == stored else f"nnz={used}, nse={stored}"
+        except Exception:  # leaves may be anything while JAX handles the tree
+            stored = "nse=?"
+        return f"SparseArray({kind}{self.format}, shape={self.shape}, dtype={dtype}, {stored})"
+
+    # ---------------------------------------------------------------- methods
+    def transpose(self, axes: tuple[int, ...] | None = None) -> SparseArray:
+        """The array with modes permuted as by `numpy.transpose`; only the format changes."""
+        axes = tuple(reversed(range(self.ndim))) if axes is None else tuple(a % self.ndim for a in axes)
+        if sorted(axes) != list(range(self.ndim)):
+            raise ValueError(f"transpose: axes {axes} are not a permutation of the {self.ndim} modes")
+        shape = tuple(self.shape[a] for a in axes)
+        return self._relabel(shape, self.format.transpose(axes))
+
+    def _relabel(self, shape: tuple[int, ...], format: Format) -> SparseArray:
+        """The same storage read as another shape and format."""
+        pattern = self.pattern
+        if pattern is not None:
+            old = pattern
+            pattern = old.derived(("relabel", shape, format), lambda: Pattern(old.arrays, shape, format))
+        return replace(self, shape=shape, format=format, pattern=pattern)
+
+    def with_data(self, data: Any) -> SparseArray:
+        """The same pattern with other values; `data` must have this array's data shape."""
+        if getattr(data, "shape", None) != self.data.shape:
+            raise StructureError(
+                f"with_data: got values of shape {getattr(data, 'shape', None)}, expected {self.data.shape}"
+            )
+        return replace(self, data=data)
+
+    def astype(self, dtype: Any) -> SparseArray:
+        """The array with values of another dtype."""
+        return replace(self, data=jnp.asarray(self.data).astype(dtype))
+
+    def freeze(self) -> SparseArray:
+        """The array with its structure static: hashed by content, checked once, looked at by the compiler.
+
+        Raises `UnsupportedError` under `jit` if the structure is traced, `StructureError` if it is damaged.
+        """
+        if self.frozen:
+            return self
+        if any(isinstance(a, jax.core.Tracer) for a in self.structure):
+            raise UnsupportedError("freeze: the index arrays are traced; freeze the array outside of jit")
+        arrays = tuple(np.asarray(a) for a in self.structure)
+        validate(self.format, self.shape, arrays, "freeze")
+        return replace(self, structure=(), pattern=Pattern(arrays, self.shape, self.format))
+
+    def unfreeze(self) -> SparseArray:
+        """The array with its index arrays as leaves again."""
+        return self if self.pattern is None else replace(self, structure=self.pattern.device(), pattern=None)
+
+    def block_until_ready(self) -> SparseArray:
+        jax.block_until_ready((self.data, self.structure))
+        return self
+
+
+def _entries(a: SparseArray) -> Any:
+    """Positions of the last sparse level: how many stored entries are in use."""
+    host = a.pattern.arrays if a.pattern is not None else a.structure
+    by_name = dict(zip(a.format.array_names(), host, strict=True))
+    positions: Any = 1
+    for n, (level, mode) in enumerate(zip(a.format.levels, a.format.order, strict=True)):
+        if (n, "pos") in by_name:
+            positions = by_name[n, "pos"][positions]
+        elif level.full and n <= max(a.format.sparse_levels):
+            positions = positions * a.shape[mode]
+    return positions
+
+
+# ------------------------------------------------------------------ validation
+def index_dtype(shape: tuple[int, ...], nse: int) -> str:
+    """The narrowest index dtype for these extents and entries; raises if JAX cannot hold it."""
+    if max((*shape, nse), default=0) < 2**31:
+        return "int32"
+    if not jax.config.jax_enable_x64:
+        raise StructureError(
+            f"an array of shape {shape} with {nse} entries needs 64-bit index arrays; "
+            f"set jax_enable_x64, or build it within jax.enable_x64(True)"
+        )
+    return "int64"
+
+
+def validate(
+    format: Format, shape: tuple[int, ...], arrays: tuple[np.ndarray, ...], where: str
+) -> tuple[bool, bool]:
+    """Check concrete index arrays against a format and shape; returns whether they are (ordered, unique).
+
+    Raises `StructureError` naming level, index, got and expected.  `ordered`: coordinates ascend in each fiber;
+    `unique`: no entry is stored twice (known only if ordered).
+    """
+    by_name = dict(zip(format.array_names(), arrays, strict=True))
+    parents = 1
+    ordered = unique = True
+    group: np.ndarray | None = None  # for each position, whether it starts a new prefix of coordinates
+    last = max(format.sparse_levels, default=-1)
+    for n, (level, mode) in enumerate(zip(format.levels, format.order, strict=True)):
+        what = f"{where}: level {n} ({level}, mode {mode})"
+        if level.full:
+            parents *= shape[mode]
+            continue
+        crd = by_name[n, "crd"]
+        starts = None
+        if (n, "pos") in by_name:
+            pos = by_name[n, "pos"]
+            _check_pos(pos, parents, crd.shape[0], what)
+            lo, hi = int(pos[0]), int(pos[-1])
+            starts = np.zeros(hi - lo + 1, bool)
+            starts[pos - lo] = True
+            starts = starts[:-1]
+        else:
+            lo, hi = 0, parents
+            starts = group
+        used = crd[lo:hi]
+        bad = np.flatnonzero((used < 0) | (used >= shape[mode]))
+        if bad.size:
+            k = lo + int(bad[0])
+            raise StructureError(
+                f"{what}: coordinate {int(crd[k])} at position {k} is out of range, "
+                f"expected 0 <= coordinate < {shape[mode]}"
+            )
+        if used.size > 1:
+            assert starts is not None
+            inner = ~starts[1:]
+            down = used[1:] < used[:-1]
+            same = used[1:] == used[:-1]
+            ordered &= not bool(np.any(down & inner))
+            below = n + 1 < format.ndim and format.levels[n + 1].branchless
+            group = np.concatenate([[True], starts[1:] | ~same]) if below else None
+            if not below:
+                repeated = bool(np.any(same & inner))
+                unique &= not (repeated and n == last)
+                if repeated and n != last:
+                    raise StructureError(
+                        f"{what}: a coordinate occurs twice in one fiber; merge the fibers, or build the array from "
+                        f"coordinates with js.coo"
+                    )
+        else:
+            group = np.ones(used.size, bool)
+        parents = hi
+    return ordered, unique and ordered
+
+
+def _check_pos(pos: np.ndarray, parents: int, capacity: int, what: str) -> None:
+    if pos.shape != (parents + 1,):
+        raise StructureError(f"{what}: pos has shape {pos.shape}, expected ({parents + 1},)")
+    if pos[0] < 0:
+        raise StructureError(f"{what}: pos[0] is {int(pos[0])}, expected 0 or more")
+    down = np.flatnonzero(pos[1:] < pos[:-1])
+    if down.size:
+        k = int(down[0]) + 1
+        raise StructureError(f"{what}: pos[{k}] is {int(pos[k])}, less than pos[{k - 1}] = {int(pos[k - 1])}")
+    if pos[-1] > capacity:
+        raise StructureError(f"{what}: pos ends at {int(pos[-1])} but there are {capacity} coordinates")
+
+
+def same_pattern(a: SparseArray, b: SparseArray) -> bool:
+    """Whether two arrays are known to have the same pattern: one frozen pattern, or the very same index arrays."""
+    if a.format != b.format or a.shape != b.shape:
+        return False
+    if a.pattern is not None or b.pattern is not None:
+        return a.pattern == b.pattern
+    return len(a.structure) == len(b.structure) and all(
+        x is y for x, y in zip(a.structure, b.structure, strict=True)
+    )
+
+
+def require_sparse(x: Any, where: str) -> SparseArray:
+    if not isinstance(x, SparseArray):
+        raise FormatError(f"{where}: got {type(x).__name__}, expected a SparseArray; use js.asarray")
+    return x

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loop IR to the C++ text of one kernel: a translation unit with the entry `jsparse_kernel` of csrc/abi.h.
+
+A `Parallel` statement becomes a static function of its own that unpacks the buffers it uses; variables declared outside
+travel in a frame.  Text is stable: equal kernels have equal text, whose hash is the kernel key.
+"""
+
+from __future__ import annotations
+
+from jsparse.codegen.cstyle import SIZES, CStyle, c_type
+from jsparse.errors import InternalError
+from jsparse.ir import loop
+from jsparse.ir.rewrite import buffers, free_vars, walk
+
+HELPERS = {  # helper -> header of csrc/cpu that defines it
+    "lower_bound": "search.h",
+    "find_bad_pos": "search.h",
+    "find_bad_crd": "search.h",
+    "balance": "search.h",
+    "even": "search.h",
+    "group_start": "search.h",
+    "fill_zero": "memory.h",
+    "copy_scan": "memory.h",
+    "sort_by": "sort.h",
+    "identity": "sort.h",
+    "set_new": "set.h",
+    "set_clear": "set.h",
+    "set_insert": "set.h",
+    "set_sort": "set.h",
+    "set_get": "set.h",
+}
+
+
+class Cpp(CStyle):
+    """The C++ emitter."""
+
+    def __init__(self, kernel: loop.Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.functions: list[str] = []
+        self.in_chunk = False
+        self.uses_sets = False
+
+    def call(self, name: str, args: tuple[loop.Expr | loop.Buffer, ...]) -> str:
+        if name not in HELPERS:
+            raise InternalError(f"no helper {name!r}")
+        self.includes.add(HELPERS[name])
+        texts = [a.name if isinstance(a, loop.Buffer) else self.expr(a) for a in args]
+        if name.startswith("set_") or name.startswith("sort_"):
+            texts.insert(0, "ctx")
+        return f"js_{name}({', '.join(texts)})"
+
+    def stmt(self, s: loop.Stmt) -> None:
+        if isinstance(s, loop.Do) and s.name == "set_new":
+            self.line(f"js_set {s.args[0].name};")  # type: ignore[union-attr]
+            self.uses_sets = True
+        super().stmt(s)
+
+    def unpack(self, used: list[loop.Buffer], frame: str) -> None:
+        results = {b.name for b in self.kernel.results}
+        for b in used:
+            kind = c_type(b.dtype)
+            if b.where == "scratch":
+                if frame:
+                    self.line(f"{kind}* const {b.name} = frame->{b.name};")
+                continue
+            const = "" if b.name in results else "const "
+            self.line(
+                f"{const}{kind}* const __restrict {b.name} = ({const}{kind}*){b.where}s[{b.number}].data;"
+            )
+
+    def scratch(self, buffer: loop.Buffer, size: loop.Expr, zero: bool) -> None:
+        kind, n = c_type(buffer.dtype), f"{buffer.name}_size"
+        self.includes.add("memory.h")
+        self.line(f"const int64_t {n} = ({self.expr(size)}) * {SIZES[buffer.dtype]};")
+        self.line(f"{kind}* const {buffer.name} = ({kind}*)ctx->scratch(ctx, {n});")
+        leave = "return" if self.in_chunk else "return JS_OUT_OF_MEMORY"
+        self.line(
+            f"if (!{buffer.name}) {{ js_raise(ctx, JS_OUT_OF_MEMORY, -1, 0, 0, {n}, 0); {leave}; }}"
+        )
+        if zero:
+            self.line(f"js_fill_zero({buffer.name}, 0, {n} / {SIZES[buffer.dtype]});")
+
+    def fault(self, s: loop.Raise) -> None:
+        args = ", ".join(self.expr(e) for e in (s.position, s.got, s.limit))
+        call = f"js_raise(ctx, {s.kind}, {s.operand}, {s.level}, {args})"
+        if self.in_chunk:
+            self.line(f"{call};")
+            self.line("return;")
+        else:
+            self.line(f"return {call};")
+
+    def parallel(self, s: loop.Parallel) -> None:
+        """Lift the body into `static void chunk_n(void*, int64_t)` and hand it to the context."""
+        if self.in_chunk:
+            raise InternalError("a parallel loop inside a parallel loop")
+        number = len(self.functions)
+        name = f"chunk{number}" if number else "chunk_body"
+        own = {n.buffer.name for n in walk(s.body) if isinstance(n, loop.Scratch)}
+        used = [b for b in buffers(s.body) if b.name not in own]
+        captured = [v for v in free_vars(s.body) if v.name != s.var.name]
+        shared = [b for b in used if b.where == "scratch"]
+        fields = [f"  {c_type(v.dtype, v.lanes)} {v.name};" for v in captured]
+        fields += [f"  {c_type(b.dtype)}* {b.name};" for b in shared]
+        struct = f"{name}_frame"
+        outer, self.lines, indent, self.indent, self.in_chunk = self.lines, [], self.indent, 1, True
+        self.line(f"const {struct}* const frame = (const {struct}*)frame_;")
+        self.line("js_context* const ctx = frame->ctx;")
+        self.line("const js_buffer* const args = frame->args;")
+        self.line("const js_buffer* const results = frame->results;")
+        self.unpack(used, "frame")
+        for v in captured:
+            self.line(f"const {c_type(v.dtype, v.lanes)} {v.name} = frame->{v.name};")
+        self.stmt(s.body)
+        body = self.lines
+        self.lines, self.indent, self.in_chunk = outer, indent, False
+        head = ["  js_context* ctx;", "  const js_buffer* args;", "  const js_buffer* results;", *fields]
+        self.functions.append(
+            "\n".join(
+                [f"struct {struct} {{", *head, "};", "",
+                 f"static void {name}(void* frame_, int64_t {s.var.name}) {{", *body, "}", ""]
+            )
+        )  # fmt: skip
+        values = ["ctx", "args", "results", *[v.name for v in captured], *[b.name for b in shared]]
+        self.line(f"{struct} frame{number or ''} = {{{', '.join(values)}}};")
+        self.line(f"ctx->parallel(ctx, {self.expr(s.chunks)}, {name}, &frame{number or ''});")
+        self.line("if (ctx->faulted) return ctx->fault.kind;")
+
+    def module(self) -> str:
+        k = self.kernel
+        self.unpack([b for b in buffers(k.body) if b.where in ("arg", "result")], "")
+        self.stmt(k.body)
+        fallible = self.uses_sets or "sort.h" in self.includes
+        self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")
+        head = [f"// {t}" for t in k.title]
+        used = sorted(self.includes)
+        head += ['#include "abi.h"', '#include "cpu/value.h"', *[f'#include "cpu/{h}"' for h in used], ""]
+        head += self.vector_types()
+        text = [
+            *head,
+            *self.functions,
+            'extern "C" int32_t jsparse_kernel(js_context* ctx, const js_buffer* args, const js_buffer* results,',
+            "                                  const int64_t* extents) {",
+            *self.lines,
+            "}",
+        ]
+        return "\n".join(text) + "\n"
+
+    def vector_types(self) -> list[str]:
+        for dtype, lanes, _ in sorted(self.sums):
+            while lanes > 2:
+                lanes //= 2
+                self.vectors.add((dtype, lanes))
+        out = []
+        for dtype, lanes in sorted(self.vectors):
+            kind, size = c_type(dtype, lanes), SIZES[dtype] * lanes
+            out += [
+                f"typedef {c_type(dtype)} {kind} __attribute__((vector_size({size})));",
+                f"typedef {c_type(dtype)} {kind}u __attribute__((vector_size({size}), aligned({SIZES[dtype]}), may_alias));",
+            ]
+        for dtype, lanes, op in sorted(self.sums):
+            out.append(hsum(dtype, lanes, op))
+        return [*out, ""] if out else []
+
+
+def hsum(dtype: str, lanes: int, op: str) -> str:
+    """The lanes of a vector reduced by halves."""
+    kind = c_type(dtype, lanes)
+    lines = [f"static inline {c_type(dtype)} hsum_{kind}({kind} v{lanes}) {{"]
+    n = lanes
+    while n > 2:
+        half = n // 2
+        low = ", ".join(str(i) for i in range(half))
+        high = ", ".join(str(i) for i in range(half, n))
+        part = c_type(dtype, half)
+        lines.append(
+            f"  const {part} v{half} = __builtin_shufflevector(v{n}, v{n}, {low}) {op} "
+            f"__builtin_shufflevector(v{n}, v{n}, {high});"
+        )
+        n = half
+    lines += [f"  return v2[0] {op} v2[1];", "}"]
+    return "\n".join(lines)
+
+
+def emit(kernel: loop.Kernel) -> str:
+    """The text of a kernel."""
+    return Cpp(kernel).module()

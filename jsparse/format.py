@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats: how a sparse array is stored, as a value.
+
+A `Format` is a tuple of levels (outermost first), the mode that each stores, and the width of the index arrays.  It
+prints as text that parses back:
+
+    csr                                   dense rows, compressed columns
+    csc                                   the same with the modes exchanged
+    compressed,compressed                 dcsr, and csf for two modes
+    dense,compressed(-u)                  csr that may hold a coordinate twice
+    dense,dense,compressed@0,2,1/int64    three modes, the last two exchanged, 64-bit index arrays
+
+A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the promise convert first.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from jsparse.errors import FormatError
+from jsparse.levels import LEVELS, Compressed, Dense, Level, Singleton
+
+INDEX_DTYPES = ("int32", "int64")
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """Levels outermost first; `order[l]` is the mode that level l stores; `index` is the dtype of pos and crd."""
+
+    levels: tuple[Level, ...]
+    order: tuple[int, ...]
+    index: str = "int32"
+
+    def __post_init__(self) -> None:
+        if sorted(self.order) != list(range(len(self.levels))):
+            raise FormatError(
+                f"format: mode order {self.order} is not a permutation of the "
+                f"{len(self.levels)} levels; give each mode once"
+            )
+        if self.index not in INDEX_DTYPES:
+            raise FormatError(f"format: index dtype {self.index!r}; expected one of {INDEX_DTYPES}")
+        for above, level in zip((None, *self.levels), self.levels, strict=False):
+            if level.branchless and (above is None or above.full):
+                raise FormatError(
+                    f"format: a {level.kind} level needs a compressed or singleton level above it, "
+                    f"got {above}"
+                )
+
+    def __str__(self) -> str:
+        return _text(self)
+
+    def __repr__(self) -> str:
+        return f"Format('{self}')"
+
+    @property
+    def ndim(self) -> int:
+        return len(self.levels)
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every coordinate is stored: such a tensor is an ordinary array."""
+        return all(level.full for level in self.levels)
+
+    @property
+    def sparse_levels(self) -> tuple[int, ...]:
+        """Numbers of the levels that store coordinates."""
+        return tuple(n for n, level in enumerate(self.levels) if not level.full)
+
+    @property
+    def dense_tail(self) -> int:
+        """How many dense levels follow the last sparse one: trailing axes of the data array."""
+        return self.ndim - 1 - max(self.sparse_levels, default=-1)
+
+    @property
+    def canonical(self) -> bool:
+        """Whether coordinates ascend and no entry is stored twice."""
+        last = max(self.sparse_levels, default=-1)
+        return all(self.levels[n].ordered for n in self.sparse_levels) and (
+            last < 0 or self.levels[last].unique
+        )
+
+    def loosen(self, *, ordered: bool = True, unique: bool = True) -> Format:
+        """The format without the promise of order, or of unique entries."""
+        levels = list(self.levels)
+        for n in self.sparse_levels:
+            keep_unique = levels[n].unique and (unique or n != self.sparse_levels[-1])
+            levels[n] = replace(
+                levels[n], ordered=levels[n].ordered and ordered, unique=keep_unique
+            )
+        return replace(self, levels=tuple(levels))
+
+    def tighten(self) -> Format:
+        """The format with both promises: what sorting and summing duplicates gives."""
+        levels = list(self.levels)
+        for n in self.sparse_levels:
+            grouped = n + 1 < self.ndim and self.levels[n + 1].branchless
+            levels[n] = replace(levels[n], ordered=True, unique=not grouped)
+        return replace(self, levels=tuple(levels))
+
+    def with_index(self, index: str) -> Format:
+        return replace(self, index=index)
+
+    def transpose(self, axes: tuple[int, ...]) -> Format:
+        """The format of the array with its modes permuted (new mode m is old mode axes[m]); the same storage."""
+        return replace(self, order=tuple(axes.index(m) for m in self.order))
+
+    def array_names(self) -> tuple[tuple[int, str], ...]:
+        """(level, role) of every index array, in storage order."""
+        return tuple((n, role) for n, level in enumerate(self.levels) for role in level.arrays)
+
+
+_COMPRESSED, _DENSE = Compressed(), Dense()
+
+
+def _coo(n: int) -> tuple[Level, ...]:
+    if n == 1:
+        return (_COMPRESSED,)
+    return (Compressed(unique=False), *[Singleton(unique=False)] * (n - 2), Singleton())
+
+
+@cache
+def _preset(name: str, ndim: int) -> Format | None:
+    """The preset `name` for `ndim` modes, or None where it has no meaning."""
+    forward, backward = tuple(range(ndim)), tuple(reversed(range(ndim)))
+    match name:
+        case "dense":
+            return Format((_DENSE,) * ndim, forward)
+        case "coo" if ndim >= 1:
+            return Format(_coo(ndim), forward)
+        case "csf" if ndim >= 1:
+            return Format((_COMPRESSED,) * ndim, forward)
+        case "csr" if ndim == 2:
+            return Format((_DENSE, _COMPRESSED), forward)
+        case "csc" if ndim == 2:
+            return Format((_DENSE, _COMPRESSED), backward)
+        case "dcsr" if ndim == 2:
+            return Format((_COMPRESSED, _COMPRESSED), forward)
+        case "dcsc" if ndim == 2:
+            return Format((_COMPRESSED, _COMPRESSED), backward)
+    return None
+
+
+PRESETS = ("dense", "csr", "csc", "coo", "dcsr", "dcsc", "csf")
+_SHOWN = ("dense", "csr", "csc", "dcsr", "dcsc", "coo", "csf")  # csf of two modes reads dcsr
+
+
+@cache
+def _text(f: Format) -> str:
+    suffix = "" if f.index == "int32" else f"/{f.index}"
+    plain = f.with_index("int32")
+    for name in _SHOWN:
+        if plain == _preset(name, f.ndim):
+            return name + suffix
+    order = (
+        "" if f.order == tuple(range(f.ndim)) else "@" + ",".join(str(m) for m in f.order)
+    )
+    return ",".join(str(level) for level in f.levels) + order + suffix
+
+
+_LEVEL = re.compile(r"([a-z]+)(?:\(-([ou]+)\))?$")
+
+
+@cache
+def parse_format(text: str, ndim: int) -> Format:
+    """The format that `text` names for an array of `ndim` modes.
+
+    Raises `FormatError` for an unknown name, or one with no meaning at that rank.
+
+    >>> str(parse_format("csr/int64", 2)), parse_format("csc", 2).order
+    ('csr/int64', (1, 0))
+    """
+    body, _, index = text.partition("/")
+    body, _, order_text = body.partition("@")
+    if body in PRESETS and not order_text:
+        preset = _preset(body, ndim)
+        if preset is None:
+            raise FormatError(
+                f"format {body!r} has no meaning for {ndim} mode(s); "
+                f"use 'coo' or 'csf', which have any number of modes"
+            )
+        return preset.with_index(index or "int32")
+    if ndim == 0 and not body:
+        return Format((), (), index or "int32")
+    levels = []
+    for part in body.split(","):
+        match = _LEVEL.match(part.strip())
+        if match is None or match[1] not in LEVELS:
+            raise FormatError(
+                f"no format or level {part!r}; formats: {', '.join(PRESETS)}; "
+                f"levels: {', '.join(LEVELS)}"
+            )
+        flags = match[2] or ""
+        levels.append(LEVELS[match[1]](ordered="o" not in flags, unique="u" not in flags))
+    if len(levels) != ndim:
+        raise FormatError(f"format {text!r} has {len(levels)} levels, the array {ndim} mode(s)")
+    try:
+        order = tuple(int(m) for m in order_text.split(",")) if order_text else tuple(range(ndim))
+    except ValueError:
+        raise FormatError(f"format {text!r}: mode order {order_text!r} is not numbers") from None
+    return Format(tuple(levels), order, index or "int32")
+
+
+def as_format(f: Format | str, ndim: int) -> Format:
+    """`f` as a `Format` for `ndim` modes."""
+    if isinstance(f, str):
+        return parse_format(f, ndim)
+    if not isinstance(f, Format):
+        raise FormatError(f"format: got {type(f).__name__}, expected a Format or its text")
+    if f.ndim != ndim:
+        raise FormatError(f"format {f} has {f.ndim} modes, the array has {ndim}")
+    return f

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Index notation: what a kernel computes, without any order.
+
+An `Assignment` is a sum of products of accesses, summed over the index variables that the output lacks.  It prints as
+text that parses back, and that text is what a serialized program carries to rebuild its kernels:
+
+    Y[i,k]:dense:float32 = A[i,j]:csr:float32 * B[j,k]:dense:float32
+    Y[i,j]:like(A):float32 = A[i,j]:csr:float32 * B[i,k]:dense:float32 * C[j,k]:dense:float32
+    Y[i,j]:csr:float32 = A[i,j]:csr:float32 - B[i,j]:csr!:float32
+
+Each operand is `name[vars]:format:dtype`.  A format with `!` is trusted: its index arrays were validated before, so the
+kernel need not.  The dtype `pattern` marks an operand without values (every stored entry counts as one).  An output with
+a sparse format is *sampled*: its pattern is given and only its values are computed; `like(A)` takes the pattern of A.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import cache
+
+from jsparse.errors import InternalError
+from jsparse.format import Format, parse_format
+
+PATTERN = "pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A reduction or product operator: neutral element, and the C operator that loop IR calls by the same name."""
+
+    text: str
+    identity: int | bool
+
+
+# (sum, product) per kind of value.  A product's annihilator is the sum's identity, so absent entries may be skipped.
+PLUS_TIMES = (Op("+", 0), Op("*", 1))
+OR_AND = (Op("|", False), Op("&", True))
+
+
+def semiring(dtype: str) -> tuple[Op, Op]:
+    """Sum and product of a dtype: plus-times, and or-and for booleans."""
+    return OR_AND if dtype == "bool" else PLUS_TIMES
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A tensor read or written at index variables, one for each mode."""
+
+    name: str
+    vars: tuple[str, ...]
+    format: Format
+    dtype: str
+    trusted: bool = False
+
+    @property
+    def level_vars(self) -> tuple[str, ...]:
+        """The variable of each level, outermost first."""
+        return tuple(self.vars[m] for m in self.format.order)
+
+    @property
+    def sparse_vars(self) -> tuple[str, ...]:
+        """Variables that index a level with stored coordinates."""
+        return tuple(self.level_vars[n] for n in self.format.sparse_levels)
+
+    def __str__(self) -> str:
+        trust = "!" if self.trusted else ""
+        return f"{self.name}[{','.join(self.vars)}]:{self.format}{trust}:{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A signed product of operands, by number."""
+
+    factors: tuple[int, ...]
+    sign: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """output[…] = sum over the other variables of the terms.  `shares`: the operand whose pattern the output takes."""
+
+    output: Access
+    operands: tuple[Access, ...]
+    terms: tuple[Term, ...]
+    shares: int | None = None
+
+    def __post_init__(self) -> None:
+        used = sorted(f for t in self.terms for f in t.factors)
+        if used != list(range(len(self.operands))):
+            raise InternalError(f"each operand must occur in exactly one term: {self.terms}")
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the output is values at a given pattern."""
+        return not self.output.format.is_dense
+
+    @property
+    def vars(self) -> tuple[str, ...]:
+        """All index variables, output first, in order of appearance: the order of the extents."""
+        seen = dict.fromkeys(self.output.vars)
+        for access in self.operands:
+            seen.update(dict.fromkeys(access.vars))
+        return tuple(seen)
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        return tuple(v for v in self.vars if v not in self.output.vars)
+
+    @property
+    def pattern(self) -> Access | None:
+        """The access whose index arrays give the output's pattern, if the output brings its own.
+
+        None where the pattern is that of an operand, or is what is to be computed (an output dtype of `pattern`).
+        """
+        if not self.sampled or self.shares is not None or self.output.dtype == PATTERN:
+            return None
+        return replace(self.output, name="P", dtype=PATTERN)
+
+    def __str__(self) -> str:
+        out = str(self.output)
+        if self.shares is not None:
+            out = (
+                f"{self.output.name}[{','.join(self.output.vars)}]"
+                f":like({self.operands[self.shares].name}):{self.output.dtype}"
+            )
+        text = ""
+        for n, term in enumerate(self.terms):
+            sign = "-" if term.sign < 0 else "+"
+            text += f" {sign} " if n else ("- " if term.sign < 0 else "")
+            text += " * ".join(str(self.operands[f]) for f in term.factors)
+        return f"{out} = {text}"
+
+    def brief(self) -> str:
+        """The assignment without formats and dtypes, as a person writes it: Y[i,k] = A[i,j] * B[j,k]."""
+        def one(a: Access) -> str:
+            return f"{a.name}[{','.join(a.vars)}]"
+
+        text = ""
+        for n, term in enumerate(self.terms):
+            sign = "-" if term.sign < 0 else "+"
+            text += f" {sign} " if n else ("- " if term.sign < 0 else "")
+            text += " * ".join(one(self.operands[f]) for f in term.factors)
+        return f"{one(self.output)} = {text}"
+
+
+def operand_name(n: int) -> str:
+    """A, B, … X for the operands of an einsum (P, Y and names beyond are skipped or numbered)."""
+    letters = "ABCDEFGHIJKLMNOQRSTUVWX"
+    return letters[n] if n < len(letters) else f"A{n}_"
+
+
+_ACCESS = re.compile(r"(\w+)\[([\w,]*)\]:([^!:]*)(!?):(\w+)$")
+
+
+def _parse_access(text: str) -> tuple[str, tuple[str, ...], str, bool, str]:
+    match = _ACCESS.match(text)
+    if match is None:
+        raise InternalError(f"not an access: {text!r}")
+    names = tuple(v for v in match[2].split(",") if v)
+    return match[1], names, match[3], bool(match[4]), match[5]
+
+
+@cache
+def parse_assignment(text: str) -> Assignment:
+    """The inverse of `str(assignment)`."""
+    left, _, right = text.partition(" = ")
+    operands: list[Access] = []
+    terms: list[Term] = []
+    sign = 1
+    if right.startswith("- "):
+        sign, right = -1, right[2:]
+    for part in re.split(r" ([+-]) ", right):
+        if part in "+-":
+            sign = -1 if part == "-" else 1
+            continue
+        first = len(operands)
+        for factor in part.split(" * "):
+            name, names, fmt, trusted, dtype = _parse_access(factor)
+            operands.append(Access(name, names, parse_format(fmt, len(names)), dtype, trusted))
+        terms.append(Term(tuple(range(first, len(operands))), sign))
+    name, names, fmt, trusted, dtype = _parse_access(left)
+    shares = None
+    if fmt.startswith("like("):
+        shares = [a.name for a in operands].index(fmt[5:-1])
+        source = operands[shares]
+        axes = tuple(source.vars.index(v) for v in names)
+        format_ = source.format.transpose(axes)
+    else:
+        format_ = parse_format(fmt, len(names))
+    return Assignment(Access(name, names, format_, dtype, trusted), tuple(operands), tuple(terms), shares)

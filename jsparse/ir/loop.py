@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loop IR: a small imperative language in which every kernel is written before it becomes C++.
+
+Semantics.  Integers are 64-bit; values have the dtype of their buffer, or an accumulation dtype.  An expression has no
+effect.  `Select`, `and` and `or` evaluate only what they need, so a guarded load is not performed.  A value with
+`lanes` n > 1 is a vector of n scalars: operators act lane by lane, a scalar beside a vector is splat, a `Load` or
+`Store` with n lanes touches n consecutive elements.  `For` runs `var` = lo, lo + step, … < hi; `Parallel` runs its body
+for chunks 0 … chunks - 1 in any order, on any threads: iterations touch disjoint outputs.
+
+    For(i, 0, n, Block(Decl(t, Load(A, i)), Store(Y, i, t * 2)))     for i in [0, n): t = A[i]; Y[i] = t * 2
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+INT = "int64"
+BOOL = "bool"
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A flat array the kernel was handed (`where` = "arg" or "result", with its number) or allocated ("scratch")."""
+
+    name: str
+    dtype: str
+    where: str = "scratch"
+    number: int = -1
+
+
+# ---------------------------------------------------------------- expressions
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: int | float | bool
+    dtype: str = INT
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    name: str
+    dtype: str = INT
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """Extent `axis` of an argument or result buffer, as the caller passed it."""
+
+    buffer: Buffer
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Number `number` of the extents that the caller passed beside the buffers."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    buffer: Buffer
+    index: Expr
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """`op` is one of + - * / % min max & | (values and integers), < <= > >= == != (compare), and or (logic)."""
+
+    op: str
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Neg:
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    dtype: str
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Select:
+    cond: Expr
+    a: Expr
+    b: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """The scalar `a` in every one of `lanes` lanes."""
+
+    a: Expr
+    lanes: int
+
+
+@dataclass(frozen=True, slots=True)
+class HSum:
+    """The lanes of `a` reduced with `op`, halves first, so that the order is fixed."""
+
+    a: Expr
+    op: str = "+"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A helper of `csrc/cpu` (see `HELPERS`); integer result."""
+
+    name: str
+    args: tuple[Expr | Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """How many threads `Parallel` can use."""
+
+
+Expr = Const | Var | Dim | Extent | Load | Bin | Neg | Cast | Select | Splat | HSum | Call | Threads
+
+
+# ----------------------------------------------------------------- statements
+@dataclass(frozen=True, slots=True)
+class Decl:
+    """A new variable.  `mutable` ones may be assigned later."""
+
+    var: Var
+    value: Expr
+    mutable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Assign:
+    var: Var
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value, or with `op` buffer[index] = buffer[index] op value."""
+
+    buffer: Buffer
+    index: Expr
+    value: Expr
+    op: str = ""
+    lanes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    var: Var
+    lo: Expr
+    hi: Expr
+    body: Stmt
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    cond: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    cond: Expr
+    then: Stmt
+    other: Stmt | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    stmts: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """Allocate `size` elements for `buffer`; `zero` fills them."""
+
+    buffer: Buffer
+    size: Expr
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Run `body` for `var` = 0 … chunks - 1 on the threads of the caller's pool."""
+
+    var: Var
+    chunks: Expr
+    body: Stmt
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """A helper called for its effect on buffers."""
+
+    name: str
+    args: tuple[Expr | Buffer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Report a fault (`kind` of csrc/abi.h) and leave the kernel, or the chunk."""
+
+    kind: int
+    operand: int
+    level: int
+    position: Expr
+    got: Expr
+    limit: Expr
+
+
+Stmt = (
+    Decl | Assign | Store | For | While | If | Block | Break | Comment | Scratch | Parallel | Do | Raise
+)
+
+CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY = 1, 2, 3, 4  # csrc/abi.h
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One entry: its buffers in the caller's order and its body."""
+
+    args: tuple[Buffer, ...]
+    results: tuple[Buffer, ...]
+    body: Stmt
+    title: tuple[str, ...] = field(default=())
+
+
+# ------------------------------------------------------- construction helpers
+ZERO, ONE = Const(0), Const(1)
+TRUE = Const(True, BOOL)
+
+_FOLD = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "min": min,
+    "max": max,
+}
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    """`Bin` with integer constants folded and neutral elements dropped: x + 0 = x, x * 1 = x, x * 0 = 0."""
+    if isinstance(a, Const) and isinstance(b, Const) and a.dtype == b.dtype == INT and op in _FOLD:
+        return Const(_FOLD[op](a.value, b.value))
+    if op == "+" and a == ZERO:
+        return b
+    if op in "+-" and b == ZERO:
+        return a
+    if op == "*" and ONE in (a, b):
+        return b if a == ONE else a
+    if op == "*" and ZERO in (a, b):
+        return ZERO
+    return Bin(op, a, b)
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    return binary("+", a, b)
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    return binary("-", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    return binary("*", a, b)
+
+
+def both(*conds: Expr | None) -> Expr | None:
+    """The conjunction of those that are not None; None if there is none, which reads as 'always'."""
+    out: Expr | None = None
+    for c in conds:
+        if c is not None and c != TRUE:
+            out = c if out is None else Bin("and", out, c)
+    return out
+
+
+def block(*stmts: Stmt | None) -> Stmt:
+    """A flat `Block` without empty ones; a single statement stands for itself."""
+    flat: list[Stmt] = []
+    for s in stmts:
+        if isinstance(s, Block):
+            flat.extend(s.stmts)
+        elif s is not None:
+            flat.append(s)
+    return flat[0] if len(flat) == 1 else Block(tuple(flat))
+
+
+def type_of(e: Expr) -> tuple[str, int]:
+    """(dtype, lanes) of an expression."""
+    match e:
+        case Const(_, dtype):
+            return dtype, 1
+        case Var(_, dtype, lanes):
+            return dtype, lanes
+        case Load(buffer, _, lanes):
+            return buffer.dtype, lanes
+        case Bin(op, a, b):
+            if op in ("<", "<=", ">", ">=", "==", "!=", "and", "or"):
+                return BOOL, 1
+            (da, la), (_, lb) = type_of(a), type_of(b)
+            return da, max(la, lb)
+        case Neg(a):
+            return type_of(a)
+        case Cast(dtype, a):
+            return dtype, type_of(a)[1]
+        case Select(_, a, _):
+            return type_of(a)
+        case Splat(a, lanes):
+            return type_of(a)[0], lanes
+        case HSum(a, _):
+            return type_of(a)[0], 1
+        case Dim() | Extent() | Call() | Threads():
+            return INT, 1
+    raise TypeError(f"not a loop expression: {e!r}")

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Level formats.  A new one is a file here and a line in `LEVELS`."""
+
+from __future__ import annotations
+
+from jsparse.levels.compressed import Compressed
+from jsparse.levels.dense import Dense
+from jsparse.levels.level import Level, Storage
+from jsparse.levels.singleton import Singleton
+
+LEVELS: dict[str, type[Level]] = {c.kind: c for c in (Dense, Compressed, Singleton)}
+
+__all__ = ["LEVELS", "Compressed", "Dense", "Level", "Singleton", "Storage"]

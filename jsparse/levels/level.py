@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of a level format: one storage layer of a tensor.
+
+A tensor of n modes is stored as n levels, each holding the coordinates of one mode below every position of the level
+above.  Positions of a level are consecutive integers; the values sit at the positions of the last level.
+
+        rows (dense)          position = row number
+        columns (compressed)  positions pos[row] … pos[row + 1] - 1, coordinates in crd
+
+A level states properties and emits its own code, so that nothing outside this folder compares level kinds.  The
+properties are Chou, Kjolstad and Amarasinghe's ("Format Abstraction for Sparse Tensor Algebra Compilers", 2018):
+`full` (every coordinate is stored, and can be located by arithmetic), `ordered` (coordinates of a fiber ascend),
+`unique` (no coordinate twice in a fiber), `branchless` (one child per parent position).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jsparse.ir.loop import Buffer, Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Where the generated code finds one level of one tensor: its arrays by role, its extent, its number."""
+
+    arrays: dict[str, Buffer]
+    extent: Expr
+    level: int
+
+    def __getitem__(self, role: str) -> Buffer:
+        return self.arrays[role]
+
+
+@dataclass(frozen=True, slots=True)
+class Level(ABC):
+    """A level format; equal by kind and properties."""
+
+    ordered: bool = True
+    unique: bool = True
+
+    # What the kind is, whatever its flags.
+    kind: ClassVar[str] = ""
+    full: ClassVar[bool] = False
+    branchless: ClassVar[bool] = False
+    arrays: ClassVar[tuple[str, ...]] = ()
+
+    def __str__(self) -> str:
+        flags = ("" if self.ordered else "o") + ("" if self.unique else "u")
+        return f"{self.kind}(-{flags})" if flags else self.kind
+
+    @abstractmethod
+    def array_size(self, role: str, parents: int, nse: int) -> int:
+        """Length of the array `role` for `parents` positions above and capacity `nse` here."""
+
+    @abstractmethod
+    def positions(self, parents: int, extent: int, nse: int) -> int:
+        """How many positions the level has for `parents` positions above (its capacity, if that is `nse`)."""
+
+    # ------------------------------------------------------------ iterate
+    def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:
+        """First and past-the-last position below the parent positions [lo, hi)."""
+        raise NotImplementedError(f"{self.kind} levels are not iterated by position")
+
+    def coordinate(self, s: Storage, p: Expr) -> Expr:
+        """The coordinate at position p."""
+        raise NotImplementedError(f"{self.kind} levels have no stored coordinates")
+
+    # ------------------------------------------------------------- locate
+    def locate(self, s: Storage, parent: Expr, coordinate: Expr) -> Expr:
+        """The position of `coordinate` below `parent`, by arithmetic; only for full levels."""
+        raise NotImplementedError(f"{self.kind} levels are searched, not located")

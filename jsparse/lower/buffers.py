@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arrays of a kernel: their order in the call, their names, and the checks of those that came from outside.
+
+The order is the contract with whoever calls a kernel: for each operand its values (unless it is a pattern), then its
+index arrays level by level; last the index arrays of an output that brings its own pattern.  Names follow from operand
+and level: `A_vals`, `A1_pos`, `A1_crd`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jsparse.ir.index import PATTERN, Access, Assignment
+from jsparse.ir.loop import (
+    CRD_OUT_OF_RANGE,
+    POS_NOT_MONOTONE,
+    ZERO,
+    Bin,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Decl,
+    Dim,
+    Expr,
+    Extent,
+    If,
+    Load,
+    Raise,
+    Stmt,
+    Var,
+    block,
+)
+from jsparse.levels import Storage
+from jsparse.lower.walk import Cursor
+
+OUTPUT = -1  # the operand number of the output in cursors and faults
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An access with its buffers."""
+
+    access: Access
+    number: int
+    values: Buffer | None
+    storage: tuple[Storage, ...]
+
+    def cursor(self, required: bool) -> Cursor:
+        return Cursor(self.access, self.storage, required)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """All tensors of a kernel, its argument buffers in order, and its extents as expressions."""
+
+    tensors: dict[int, Tensor]
+    args: tuple[Buffer, ...]
+    extents: dict[str, Expr]
+
+
+def index_arrays(access: Access) -> tuple[tuple[int, str], ...]:
+    return access.format.array_names()
+
+
+def bind(a: Assignment) -> Binding:
+    """Number the buffers of an assignment's operands."""
+    args: list[Buffer] = []
+    tensors: dict[int, Tensor] = {}
+    extents: dict[str, Expr] = {v: Extent(n) for n, v in enumerate(a.vars)}
+    accesses = dict(enumerate(a.operands))
+    if a.pattern is not None:
+        accesses[OUTPUT] = a.pattern
+
+    def new(name: str, dtype: str) -> Buffer:
+        args.append(Buffer(name, dtype, "arg", len(args)))
+        return args[-1]
+
+    values: dict[int, Buffer | None] = {}
+    arrays: dict[int, list[dict[str, Buffer]]] = {}
+    for n, access in accesses.items():
+        values[n] = new(f"{access.name}_vals", access.dtype) if access.dtype != PATTERN else None
+        arrays[n] = [{} for _ in access.format.levels]
+        for level, role in index_arrays(access):
+            arrays[n][level][role] = new(f"{access.name}{level}_{role}", access.format.index)
+        buffer = values[n]
+        if access.format.is_dense and buffer is not None:  # its shape says the extents, also symbolic ones
+            for mode, v in enumerate(access.vars):
+                if isinstance(extents[v], Extent):
+                    extents[v] = Dim(buffer, access.format.order.index(mode))
+    dims: dict[str, Expr] = {v: Var(f"{v}_dim") for v in extents}
+    for n, access in accesses.items():
+        storage = tuple(
+            Storage(arrays[n][level], dims[v], level) for level, v in enumerate(access.level_vars)
+        )
+        tensors[n] = Tensor(access, n, values[n], storage)
+    return Binding(tensors, tuple(args), extents)
+
+
+def positions(t: Tensor) -> Expr:
+    """How many positions the last level has: the end of the stored values."""
+    lo: Expr = ZERO
+    hi: Expr = Const(1)
+    for level, s in zip(t.access.format.levels, t.storage, strict=True):
+        lo, hi = level.bounds(s, lo, hi)
+    return hi
+
+
+def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
+    """Faults if an index array below the positions [lo, hi) of level `first` - 1 leads out of bounds."""
+    out: list[Stmt] = []
+    if t.access.trusted:
+        return out
+    for n in range(first, t.access.format.ndim):
+        level, s = t.access.format.levels[n], t.storage[n]
+        name = f"{t.access.name}{n}"
+        if "pos" in s.arrays:
+            limit = Dim(s["crd"], 0)
+            bad = Var(f"{name}_bad_pos")
+            out += [
+                Decl(bad, Call("find_bad_pos", (s["pos"], lo, hi, limit))),
+                If(
+                    Bin(">=", bad, ZERO),
+                    Raise(POS_NOT_MONOTONE, t.number, n, bad, Cast("int64", Load(s["pos"], bad)), limit),
+                ),
+            ]
+        lo, hi = level.bounds(s, lo, hi)
+        if "crd" in s.arrays:
+            bad = Var(f"{name}_bad_crd")
+            out += [
+                Decl(bad, Call("find_bad_crd", (s["crd"], lo, hi, s.extent))),
+                If(
+                    Bin(">=", bad, ZERO),
+                    Raise(CRD_OUT_OF_RANGE, t.number, n, bad, Cast("int64", Load(s["crd"], bad)), s.extent),
+                ),
+            ]
+    return out
+
+
+def check_all(tensors: list[Tensor]) -> Stmt | None:
+    stmts = [s for t in tensors for s in checks(t, ZERO, Const(1))]
+    return block(*stmts) if stmts else None

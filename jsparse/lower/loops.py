@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A nest to loop IR: the values of a dense output, or of an output sampled at a pattern.
+
+    forall i, k, j: Y[i,k] += A[i,j] * B[j,k]     vectorize(k,8,2)
+ -> for i: for k in steps of 16:
+      Y0 = Y1 = 0
+      for pA1 in A1_pos[i] … A1_pos[i + 1]: j = A1_crd[pA1]; Y0 += A[pA1] * B[j,k:k+8]; Y1 += A[pA1] * B[j,k+8:k+16]
+      Y[i,k:k+8] = Y0; Y[i,k+8:k+16] = Y1
+
+Sums.  Where reductions are innermost the sum is kept in accumulators and stored once; otherwise it is added in memory.
+16-bit floats accumulate in float32.  A float32 scalar that is summed over several loops, or added in memory, accumulates
+in float64; within one loop it has several partial sums (`unroll`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jsparse.errors import InternalError
+from jsparse.ir.index import Assignment, semiring
+from jsparse.ir.loop import (
+    INT,
+    ONE,
+    ZERO,
+    Assign,
+    Bin,
+    Buffer,
+    Call,
+    Cast,
+    Const,
+    Decl,
+    Dim,
+    Do,
+    Expr,
+    For,
+    HSum,
+    Kernel,
+    Load,
+    Neg,
+    Parallel,
+    Scratch,
+    Select,
+    Splat,
+    Stmt,
+    Store,
+    Threads,
+    Var,
+    add,
+    block,
+    mul,
+    sub,
+    type_of,
+)
+from jsparse.lower.buffers import OUTPUT, Binding, Tensor, bind, checks, positions
+from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.schedule.directives import Nest
+
+GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds
+CHUNKS_PER_THREAD = 8
+WIDE = {"float16": "float32", "bfloat16": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its bound value on."""
+
+    var: str
+    lanes: int
+    registers: int
+
+
+@dataclass
+class Einsum(Walk):
+    """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and parallel chunks."""
+
+    nest: Nest
+    binding: Binding
+    result: Buffer
+    target: Buffer  # where sums are added: the result, or a wider scratch
+    lanes: Lanes | None = None
+    copy: int = 0  # which of the partial sums the body being emitted adds to
+    skipped: bool = False  # whether some outputs may not be visited
+    row: Buffer | None = None  # the workspace, while it is being filled
+
+    # ---------------------------------------------------------------- facts
+    @property
+    def assignment(self) -> Assignment:
+        return self.nest.assignment
+
+    @property
+    def complete(self) -> int:
+        """Depth at which all output variables are bound."""
+        out = self.assignment.output.vars
+        return max((d + 1 for d, v in enumerate(self.order) if v in out), default=0)
+
+    @property
+    def base(self) -> str:
+        """The dtype products are computed in."""
+        dtype = self.assignment.output.dtype
+        return WIDE.get(dtype, dtype)
+
+    @property
+    def adds(self) -> bool:
+        """Whether the output is visited more than once, and so added to."""
+        return self.nest.first_reduction < self.complete
+
+    def sum_dtype(self) -> str:
+        scalar = self.nest.vector is None
+        loops = len(self.order) - self.complete
+        return "float64" if self.base == "float32" and scalar and loops > 1 else self.base
+
+    @property
+    def owner(self) -> int | None:
+        """The cursor whose entries are the output's, if it is sampled."""
+        shares = self.assignment.shares
+        return shares if shares is not None else OUTPUT if self.assignment.sampled else None
+
+    def guarded(self) -> None:
+        self.skipped = True
+
+    # ------------------------------------------------------------- structure
+    def inside(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        if self.nest.workspace and d == self.nest.first_reduction and self.row is None:
+            return self.gather(d, cursors, env)
+        if d == self.complete and d < len(self.order):
+            return self.accumulate(d, cursors, env)
+        return super().inside(d, cursors, env)
+
+    def loop(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        v = self.order[d]
+        its = self.iterators(d, cursors)
+        if its and v in self.assignment.output.vars and self.row is None and self.owner not in its:
+            self.skipped = True
+        if self.nest.vector and self.nest.vector[0] == v:
+            return self.vector(d, cursors, env)
+        return super().loop(d, cursors, env)
+
+    def vector(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """The vector loop: blocks of lanes x registers, then of lanes, then single values."""
+        assert self.nest.vector is not None
+        name, lanes, registers = self.nest.vector
+        v, n = Var(name), self.extents[name]
+        stmts: list[Stmt] = []
+        start: Expr = ZERO
+        for count, step in ((registers, lanes * registers), (1, lanes), (1, 1)):
+            if count == 1 and step == lanes and registers == 1 and stmts:
+                continue
+            self.lanes = Lanes(name, lanes, count) if step > 1 else None
+            stop = n if step == 1 else Var(f"{name}_{step}")
+            if step > 1:
+                stmts.append(Decl(Var(f"{name}_{step}"), mul(Bin("/", n, Const(step)), Const(step))))
+            body = self.visit(d + 1, cursors, {**env, name: v})
+            stmts.append(For(v, start, stop, body, step))
+            start = stop
+        self.lanes = None
+        return block(*stmts)
+
+    def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """acc = 0; the reduction loops; store acc."""
+        reduce_lanes = self.nest.vector if self.nest.vector and self.nest.vector[0] not in self.assignment.output.vars else None
+        copies = self.nest.unroll[1] if self.nest.unroll else 1
+        op = semiring(self.assignment.output.dtype)[0]
+        dtype = self.sum_dtype()
+        zero = Const(op.identity, dtype)
+        head: list[Stmt] = []
+        lanes = self.lanes
+        sums: list[list[Var]] = []
+        for c in range(copies):
+            sums.append(self.accumulators(c, lanes))
+            for acc in sums[-1]:
+                head.append(Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True))
+        partial: list[Var] = []
+        if reduce_lanes:
+            partial = [Var(f"Y_v{u}", dtype, reduce_lanes[1]) for u in range(reduce_lanes[2])]
+            head += [Decl(acc, Splat(zero, acc.lanes), mutable=True) for acc in partial]
+        body = super().inside(d, cursors, env)
+        totals = [_tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
+        if partial:
+            totals = [Bin(op.text, totals[0], HSum(_tree(partial, op.text), op.text))]
+        self.lanes = lanes
+        return block_scope(block(*head, body, self.write(totals, cursors, env)))
+
+    def accumulators(self, copy: int, lanes: Lanes | None) -> list[Var]:
+        suffix = f"_{copy}" if copy else ""
+        if lanes is None:
+            return [Var(f"Y_sum{suffix}", self.sum_dtype())]
+        return [Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)]
+
+    def counted(self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors) -> Stmt:
+        if d == 0 and self.nest.parallel:
+            return self.parallel(lo, hi, lambda a, b: For(v, a, b, body), cursors)
+        return For(v, lo, hi, body)
+
+    def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        count = self.nest.unroll[1] if self.nest.unroll and self.nest.unroll[0] == self.order[d] else 1
+        c = its[n]
+        if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
+            return super().driven(d, n, its, cursors, env)
+        v, p, end = self.order[d], Var(c.position), Var(c.position + "_end")
+        lo, hi = c.bounds()
+        start, main = Var(c.position + "_begin"), Var(c.position + "_main")
+        copies: list[Stmt] = []
+        for k in range(count):
+            self.copy = k
+            vk, pk = Var(f"{v}_{k}" if k else v), add(p, Const(k))
+            body = self.visit(d + 1, {**cursors, n: c.down(pk)}, {**env, v: vk})
+            copies.append(block_scope(block(Decl(vk, c.coordinate(pk)), body)))
+        self.copy = 0
+        vk = Var(v)
+        rest = self.visit(d + 1, {**cursors, n: c.down(p)}, {**env, v: vk})
+        whole = mul(Bin("/", sub(end, start), Const(count)), Const(count))
+        return block_scope(
+            block(
+                Decl(start, lo),
+                Decl(end, hi),
+                Decl(main, add(start, whole)),
+                For(p, start, main, block(*copies), count),
+                For(p, main, end, block(Decl(vk, c.coordinate(p)), rest)),
+            )
+        )
+
+    # ---------------------------------------------------------------- values
+    def leaf(self, cursors: Cursors, env: Env) -> Stmt:
+        head, values = self.values(cursors, env)
+        op = semiring(self.assignment.output.dtype)[0]
+        if self.complete == len(self.order):
+            return block(*head, self.write(values, cursors, env))
+        vector = self.nest.vector
+        if self.lanes and vector and vector[0] not in self.assignment.output.vars:
+            sums = [Var(f"Y_v{u}", self.sum_dtype(), self.lanes.lanes) for u in range(self.lanes.registers)]
+        else:
+            sums = self.accumulators(self.copy, self.lanes)
+        out: list[Stmt] = list(head)
+        for acc, value in zip(sums, values, strict=True):
+            value = Cast(acc.dtype, value) if type_of(value)[0] != acc.dtype else value
+            out.append(Assign(acc, Bin(op.text, acc, value)))
+        return block(*out)
+
+    def values(self, cursors: Cursors, env: Env) -> tuple[list[Stmt], list[Expr]]:
+        """What the terms add here: one expression, or one for each register of a vector loop."""
+        registers = self.lanes.registers if self.lanes else 1
+        head: list[Stmt] = []
+        scalars: dict[int, Expr] = {}
+        product = semiring(self.assignment.output.dtype)[1]
+        plus = semiring(self.assignment.output.dtype)[0]
+        single = len(self.assignment.terms) == 1
+        if single and registers > 1:
+            for n in self.assignment.terms[0].factors:
+                if not self.is_vector(n) and self.binding.tensors[n].values is not None:
+                    var = Var(f"{self.assignment.operands[n].name}_val", self.base)
+                    head.append(Decl(var, self.load(n, cursors, 0)))
+                    scalars[n] = var
+        out: list[Expr] = []
+        for u in range(registers):
+            total: Expr | None = None
+            for term in self.assignment.terms:
+                value: Expr | None = None
+                for n in term.factors:
+                    if self.binding.tensors[n].values is None:
+                        continue
+                    factor = scalars.get(n) or self.load(n, cursors, u)
+                    value = factor if value is None else Bin(product.text, value, factor)
+                if value is None:
+                    value = Const(product.identity, self.base)
+                if term.sign < 0:
+                    value = Neg(value)
+                if self.lanes and type_of(value)[1] == 1:
+                    value = Splat(value, self.lanes.lanes)
+                present = self.present(term.factors, cursors)
+                if present is not None:
+                    lanes = type_of(value)[1]
+                    zero: Expr = Const(plus.identity, self.base)
+                    value = Select(present, value, Splat(zero, lanes) if lanes > 1 else zero)
+                total = value if total is None else Bin(plus.text, total, value)
+            assert total is not None
+            out.append(total)
+        return head, out
+
+    def is_vector(self, n: int) -> bool:
+        return self.lanes is not None and self.lanes.var in self.assignment.operands[n].vars
+
+    def load(self, n: int, cursors: Cursors, u: int) -> Expr:
+        buffer = self.binding.tensors[n].values
+        assert buffer is not None
+        index = cursors[n].lo
+        lanes = 1
+        if self.lanes and self.is_vector(n):
+            index, lanes = add(index, Const(u * self.lanes.lanes)), self.lanes.lanes
+        value: Expr = Load(buffer, index, lanes)
+        return value if buffer.dtype == self.base else Cast(self.base, value)
+
+    def write(self, values: list[Expr], cursors: Cursors, env: Env) -> Stmt:
+        """Store, or add, the values at the output's position."""
+        plus = semiring(self.assignment.output.dtype)[0].text
+        target = self.row or self.target
+        index = self.position(cursors, env)
+        out: list[Stmt] = []
+        lanes = self.lanes if self.lanes and self.lanes.var in self.assignment.output.vars else None
+        for u, value in enumerate(values):
+            if type_of(value)[0] != target.dtype:
+                value = Cast(target.dtype, value)
+            at = add(index, Const(u * lanes.lanes)) if lanes else index
+            out.append(Store(target, at, value, plus if self.adds else "", lanes.lanes if lanes else 1))
+        return block(*out)
+
+    def position(self, cursors: Cursors, env: Env) -> Expr:
+        a = self.assignment
+        if self.row is not None:
+            assert self.nest.workspace is not None
+            return env[self.nest.workspace]
+        if a.shares is not None:
+            return cursors[a.shares].lo
+        if a.sampled:
+            return cursors[OUTPUT].lo
+        index: Expr = ZERO
+        for v in a.output.level_vars:
+            index = add(mul(index, self.extents[v]), env[v])
+        return index
+
+    # ------------------------------------------------------------- workspace
+    def gather(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """The output's row: zeros where it has entries; then the sums, anywhere; then the entries' values."""
+        k = self.nest.workspace
+        assert k is not None
+        c = cursors[OUTPUT]
+        p, v = Var(c.position), Var(k)
+        lo, hi = c.bounds()
+        row = Buffer(f"w_{k}", self.base)
+        clear = Store(row, v, Const(0, self.base))
+        value: Expr = Load(row, v)
+        if self.base != self.result.dtype:
+            value = Cast(self.result.dtype, value)
+        without = {n: x for n, x in cursors.items() if n != OUTPUT}
+        self.row = row
+        produce = self.inside(d, without, env)
+        return block(
+            For(p, lo, hi, block(Decl(v, c.coordinate(p)), clear)),
+            block_scope(produce),
+            For(p, lo, hi, block(Decl(v, c.coordinate(p)), Store(self.result, p, value))),
+        )
+
+    # -------------------------------------------------------------- parallel
+    def range(self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors) -> Stmt:
+        def chunk(a: Expr, b: Expr) -> Stmt:
+            return block(Decl(p, a, mutable=True), Decl(end, b), loop)
+
+        if d == 0 and self.nest.parallel:
+            return self.parallel(lo, hi, chunk, cursors)
+        return chunk(lo, hi)
+
+    def parallel(
+        self, lo: Expr, hi: Expr, chunk: Callable[[Expr, Expr], Stmt], cursors: Cursors
+    ) -> Stmt:
+        """Chunks of [lo, hi) with about equal numbers of nonzeros; each checks the index arrays that it reads."""
+        name = self.nest.parallel
+        assert name is not None
+        c = Var("chunk")
+        begin, end = Var("begin"), Var("end")
+        driver = next((x for x in cursors.values() if x.next_var == name and not x.next_level.full), None)
+        root = driver or next(
+            (x for x in cursors.values() if x.next_var == name and len(x.storage) > 1 and "pos" in x.storage[1].arrays),
+            None,
+        )
+        stmts: list[Stmt] = []
+        work: Expr = sub(hi, lo)
+        inner = [
+            u for u in self.order[1:]
+            if root is None or u not in root.access.vars
+        ]
+        weights = root.storage[1]["pos"] if root and len(root.storage) > 1 and "pos" in root.storage[1].arrays else None
+        if weights is not None:
+            work = add(work, sub(Cast(INT, Load(weights, hi)), Cast(INT, Load(weights, lo))))
+        sparse = {u for t in self.binding.tensors.values() for u in t.access.sparse_vars}
+        for u in inner:  # a fiber of another operand has about eight entries
+            work = mul(work, Const(8) if u in sparse else self.extents[u])
+        most = mul(Threads(), Const(CHUNKS_PER_THREAD))
+        chunks = Bin("max", ONE, Bin("min", Bin("min", Bin("/", work, Const(GRAIN)), most), sub(hi, lo)))
+
+        def cut(k: Expr) -> Expr:
+            if weights is not None:
+                at: Expr = Call("balance", (weights, lo, hi, k, Var("chunks")))
+            else:
+                at = Call("even", (lo, hi, k, Var("chunks")))
+            if driver is not None and driver.grouped:
+                at = Call("group_start", (driver.storage[0]["crd"], at, lo, hi))
+            return at
+
+        body: list[Stmt] = [Decl(begin, cut(c)), Decl(end, cut(add(c, ONE)))]
+        for t in self.binding.tensors.values():
+            if self.splits(t, name):
+                body += checks(t, begin, end, 1)
+        if self.nest.workspace:
+            row = Buffer(f"w_{self.nest.workspace}", self.base)
+            body.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
+        body.append(chunk(begin, end))
+        stmts += [Decl(Var("chunks"), chunks), Parallel(c, Var("chunks"), block(*body))]
+        return block(*stmts)
+
+    def splits(self, t: Tensor, name: str) -> bool:
+        """Whether the parallel loop splits this tensor at a full first level, so that chunks check their own rows."""
+        a = t.access
+        return bool(a.format.sparse_levels) and a.level_vars[0] == name and a.format.levels[0].full
+
+
+def _tree(parts: list[Var] | list[Expr], op: str) -> Expr:
+    """The parts combined pairwise, so that the order is fixed and the error small."""
+    level: list[Expr] = list(parts)
+    while len(level) > 1:
+        pairs = [Bin(op, a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
+        level = pairs + ([level[-1]] if len(level) % 2 else [])
+    return level[0]
+
+
+def lower(nest: Nest) -> Kernel:
+    """The kernel of a nest."""
+    a = nest.assignment
+    binding = bind(a)
+    dims = {v: Var(f"{v}_dim") for v in a.vars}
+    result = Buffer("Y_vals", a.output.dtype, "result", 0)
+    target = result
+    wide = _scatter_dtype(nest)
+    if wide != result.dtype:
+        target = Buffer("Y_wide", wide)
+    single = len(a.terms) == 1
+    walk = Einsum(nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target)
+    cursors: dict[int, Cursor] = {}
+    for n in sorted(binding.tensors):
+        cursors[n] = binding.tensors[n].cursor(required=single or n == OUTPUT)
+    if a.shares is not None and not single:
+        raise InternalError("an output can share the pattern of a factor of the only term")
+    body = walk.visit(0, cursors, {})
+    head: list[Stmt] = [Decl(dims[v], e) for v, e in binding.extents.items()]
+    whole = [
+        t for t in binding.tensors.values()
+        if not (nest.parallel and walk.splits(t, nest.parallel))
+    ]
+    for t in whole:
+        head += checks(t, ZERO, ONE)
+    before, after = _zeroing(walk, binding)
+    head += before
+    if nest.workspace and not nest.parallel:
+        head.append(Scratch(Buffer(f"w_{nest.workspace}", walk.base), dims[nest.workspace], zero=True))
+    tail: list[Stmt] = list(after)
+    if target is not result:
+        q = Var("q")
+        tail.append(For(q, ZERO, Dim(result, -1), Store(result, q, Cast(result.dtype, Load(target, q)))))
+    return Kernel(binding.args, (result,), block(*head, body, *tail))
+
+
+def _scatter_dtype(nest: Nest) -> str:
+    """The dtype in which sums are added in memory: wider than a 16-bit, or a scalar float32, output."""
+    a = nest.assignment
+    dtype = a.output.dtype
+    out = a.output.vars
+    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
+    adds = nest.first_reduction < complete and nest.workspace is None
+    if not adds:
+        return dtype
+    if dtype == "float32" and nest.vector is None:
+        return "float64"
+    return WIDE.get(dtype, dtype)
+
+
+def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
+    """Fill with zeros what the loops may not reach: all of it before, or after them the capacity beyond the entries."""
+    a = walk.assignment
+    result, target = walk.result, walk.target
+    if target is not result:
+        return [Scratch(target, Dim(result, -1), zero=True)], []
+    if (walk.adds and walk.nest.workspace is None) or walk.skipped:
+        return [Do("fill_zero", (result, ZERO, Dim(result, -1)))], []
+    if a.sampled:
+        owner = binding.tensors[OUTPUT if a.shares is None else a.shares]
+        return [], [Do("fill_zero", (result, positions(owner), Dim(result, -1)))]
+    return [], []

@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Co-iteration: walks the index variables of a nest in order and emits the loops that visit the stored coordinates.
+
+Each tensor has a `Cursor` that descends one level when that level's variable is bound.  At a loop over `v` the cursors
+whose next level stores coordinates of `v` are the *iterators*; the lattice of what must be visited (Kjolstad et al.,
+"The Tensor Algebra Compiler", 2017) comes down to three kinds of loop:
+
+    full     no iterator is required and some term covers every coordinate       for v in 0 … extent - 1
+    driven   a required iterator drives, the others advance to its coordinate     for p in fiber: v = crd[p]; …
+    union    only optional iterators                                              while any: v = min(crd …); …
+
+A cursor is *required* if nothing can be written where it has no entry: a factor of the only term, or the pattern of the
+output.  Otherwise it is *optional* and carries a flag `has`; below a coordinate that it lacks its fibers are empty, so
+one body serves all combinations.  A cursor whose next variable is already bound catches up at once: full levels by
+arithmetic, others by search, so any loop order is correct, whatever the storage order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from jsparse.errors import InternalError
+from jsparse.ir.index import Access
+from jsparse.ir.loop import (
+    BOOL,
+    ONE,
+    ZERO,
+    Assign,
+    Bin,
+    Break,
+    Call,
+    Const,
+    Decl,
+    Expr,
+    For,
+    If,
+    Select,
+    Stmt,
+    Var,
+    While,
+    add,
+    block,
+    both,
+)
+from jsparse.levels import Level, Storage
+
+LAST = Const(2**63 - 1)  # past every coordinate
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a tensor has been descended: `level` levels are bound, at position `lo` (or positions [lo, hi))."""
+
+    access: Access
+    storage: tuple[Storage, ...]
+    required: bool
+    level: int = 0
+    lo: Expr = ZERO
+    hi: Expr | None = None
+    has: Expr | None = None
+
+    @property
+    def next_var(self) -> str | None:
+        names = self.access.level_vars
+        return names[self.level] if self.level < len(names) else None
+
+    @property
+    def next_level(self) -> Level:
+        return self.access.format.levels[self.level]
+
+    @property
+    def position(self) -> str:
+        return f"p{self.access.name}{self.level}"
+
+    @property
+    def grouped(self) -> bool:
+        """Whether equal coordinates of the next level form one group, whose members the level below tells apart."""
+        levels = self.access.format.levels
+        below = self.level + 1
+        return not self.next_level.unique and below < len(levels) and levels[below].branchless
+
+    def bounds(self) -> tuple[Expr, Expr]:
+        """The positions of the next level below the present one; none where an optional cursor is absent."""
+        s = self.storage[self.level]
+        lo, hi = self.next_level.bounds(s, self.lo, self.hi if self.hi is not None else add(self.lo, ONE))
+        if self.has is not None:
+            lo, hi = Select(self.has, lo, ZERO), Select(self.has, hi, ZERO)
+        return lo, hi
+
+    def coordinate(self, p: Expr) -> Expr:
+        return self.next_level.coordinate(self.storage[self.level], p)
+
+    def down(self, lo: Expr, hi: Expr | None = None, has: Expr | None = None) -> Cursor:
+        return replace(self, level=self.level + 1, lo=lo, hi=hi, has=has)
+
+
+Cursors = dict[int, Cursor]
+Env = dict[str, Expr]
+
+
+@dataclass
+class Walk:
+    """The loops over `order`.  `terms` are products of cursor numbers; `extents` maps variables to expressions.
+
+    Subclasses say what happens at each depth by overriding `inside` and `leaf`.
+    """
+
+    order: tuple[str, ...]
+    terms: tuple[tuple[int, ...], ...]
+    extents: Env
+
+    # ------------------------------------------------------------- overridden
+    def leaf(self, cursors: Cursors, env: Env) -> Stmt:
+        """The innermost statement."""
+        raise NotImplementedError
+
+    def inside(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """The nest from loop `d` on, with every cursor as far down as the bound variables allow."""
+        return self.leaf(cursors, env) if d == len(self.order) else self.loop(d, cursors, env)
+
+    def guarded(self) -> None:
+        """Told when the statement below may be skipped for some coordinates."""
+
+    # ------------------------------------------------------------------- walk
+    def visit(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """Let cursors catch up with the bound variables, then go on at depth `d`."""
+        for n, c in cursors.items():
+            if c.next_var in env:
+                return self.catch_up(n, d, cursors, env)
+        return self.inside(d, cursors, env)
+
+    def catch_up(self, n: int, d: int, cursors: Cursors, env: Env) -> Stmt:
+        c = cursors[n]
+        v = env[c.next_var or ""]
+
+        def go_on(c2: Cursor) -> Stmt:
+            return self.visit(d, {**cursors, n: c2}, env)
+
+        if c.next_level.full:
+            return go_on(c.down(c.next_level.locate(c.storage[c.level], c.lo, v), None, c.has))
+        self.guarded()
+        lo, hi = c.bounds()
+        p, end = Var(c.position), Var(c.position + "_end")
+        if not c.next_level.ordered or (not c.next_level.unique and not c.grouped):
+            if not c.required:
+                raise InternalError(f"{c.access} is optional but cannot be searched")
+            body = If(Bin("==", c.coordinate(p), v), go_on(c.down(p, add(p, ONE) if c.grouped else None)))
+            return For(p, lo, hi, body)
+        crd = c.storage[c.level]["crd"]
+        head = [Decl(end, hi), Decl(p, Call("lower_bound", (crd, lo, end, v)))]
+        found = Bin("and", Bin("<", p, end), Bin("==", c.coordinate(p), v))
+        group = Call("lower_bound", (crd, p, end, add(v, ONE))) if c.grouped else None
+        if c.required:
+            return block(*head, If(found, go_on(c.down(p, group))))
+        has = Var(f"has_{c.access.name}{c.level}", BOOL)
+        return block(*head, Decl(has, found), go_on(c.down(p, group, has)))
+
+    def iterators(self, d: int, cursors: Cursors) -> Cursors:
+        v = self.order[d]
+        return {n: c for n, c in cursors.items() if c.next_var == v and not c.next_level.full}
+
+    def loop(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        its = self.iterators(d, cursors)
+        required = [n for n, c in its.items() if c.required]
+        if required:
+            return self.driven(d, self.driver(required), its, cursors, env)
+        alive = [t for t in self.terms if all(n in cursors for n in t)]
+        if its and all(any(n in its for n in t) for t in alive):
+            return self.union(d, its, cursors, env)
+        return self.full(d, its, cursors, env)
+
+    def driver(self, required: list[int]) -> int:
+        """The iterator that drives: the output's pattern (-1) if there, else the first operand."""
+        return min(required)
+
+    # ------------------------------------------------------- the kinds of loop
+    def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        v = Var(self.order[d])
+        head, go_on = self.follow(its, cursors, v)
+        body = go_on(lambda cs: self.visit(d + 1, cs, {**env, v.name: v}))
+        return block(*head, self.counted(d, v, ZERO, self.extents[v.name], body, cursors))
+
+    def counted(self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors) -> Stmt:
+        """A `For`; where a subclass splits a loop among threads it does so here."""
+        return For(v, lo, hi, body)
+
+    def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        c = its[n]
+        v, p, end = Var(self.order[d]), Var(c.position), Var(c.position + "_end")
+        lo, hi = c.bounds()
+        others = {m: o for m, o in its.items() if m != n}
+        head, go_on = self.follow(others, cursors, v)
+        inner = {**env, v.name: v}
+        if not c.grouped:
+            body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p)}, inner))
+            loop = self.counted(d, p, lo, hi, block(Decl(v, c.coordinate(p)), body), cursors)
+            return block(*head, loop)
+        group = Var(c.position + "_group")
+        body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p, group)}, inner))
+        loop = self.groups(p, group, end, v, c, body)
+        return block(*head, self.range(d, p, end, lo, hi, loop, cursors))
+
+    def groups(self, p: Var, group: Var, end: Var, v: Var, c: Cursor, body: Stmt) -> Stmt:
+        """while p < end: the group [p, group) of equal coordinates v, then on to the next."""
+        more = both(Bin("<", group, end), Bin("==", c.coordinate(group), v))
+        assert more is not None
+        return While(
+            Bin("<", p, end),
+            block(
+                Decl(v, c.coordinate(p)),
+                Decl(group, add(p, ONE), mutable=True),
+                While(more, Assign(group, add(group, ONE))),
+                block_scope(body),
+                Assign(p, group),
+            ),
+        )
+
+    def range(self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors) -> Stmt:
+        """Declares the interval [p, end) that `loop` consumes; the other place where threads come in."""
+        return block(Decl(p, lo, mutable=True), Decl(end, hi), loop)
+
+    def follow(
+        self, its: Cursors, cursors: Cursors, v: Var
+    ) -> tuple[list[Stmt], Callable[[Callable[[Cursors], Stmt]], Stmt]]:
+        """Statements before the loop, and a wrapper of its body, that move the iterators `its` up to `v`."""
+        head: list[Stmt] = []
+        for c in its.values():
+            lo, hi = c.bounds()
+            if not c.next_level.ordered or (not c.next_level.unique and not c.grouped):
+                raise InternalError(f"{c.access} is co-iterated but not ordered and unique")
+            head += [Decl(Var(c.position), lo, mutable=True), Decl(Var(c.position + "_end"), hi)]
+
+        def wrap(body: Callable[[Cursors], Stmt]) -> Stmt:
+            return self._advance(list(its), dict(cursors), v, body)
+
+        return head, wrap
+
+    def _advance(self, todo: list[int], cursors: Cursors, v: Var, body: Callable[[Cursors], Stmt]) -> Stmt:
+        if not todo:
+            return body(cursors)
+        n, *rest = todo
+        c = cursors[n]
+        q, end, group = Var(c.position), Var(c.position + "_end"), Var(c.position + "_group")
+        step = While(
+            Bin("and", Bin("<", q, end), Bin("<", c.coordinate(q), v)), Assign(q, add(q, ONE))
+        )
+        here = Bin("==", c.coordinate(q), v)
+        members = c.grouped
+
+        def grouping(present: Expr | None) -> list[Stmt]:
+            if not members:
+                return []
+            more = both(present, Bin("<", group, end), Bin("==", c.coordinate(group), v))
+            assert more is not None
+            return [Decl(group, q, mutable=True), While(more, Assign(group, add(group, ONE)))]
+
+        if c.required:
+            self.guarded()
+            down = c.down(q, group if members else None)
+            inner = self._advance(rest, {**cursors, n: down}, v, body)
+            return block(
+                step, If(Bin(">=", q, end), Break()), If(here, block(*grouping(None), inner))
+            )
+        has = Var(f"has_{c.access.name}{c.level}", BOOL)
+        down = c.down(q, group if members else None, has)
+        inner = self._advance(rest, {**cursors, n: down}, v, body)
+        return block(step, Decl(has, Bin("and", Bin("<", q, end), here)), *grouping(has), inner)
+
+    def union(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        v = Var(self.order[d])
+        head, _ = self.follow(its, cursors, v)
+        self.guarded()
+        any_left: Expr | None = None
+        least: Expr = LAST
+        flags: list[Stmt] = []
+        moves: list[Stmt] = []
+        below = dict(cursors)
+        for n, c in its.items():
+            q, end, group = Var(c.position), Var(c.position + "_end"), Var(c.position + "_group")
+            left = Bin("<", q, end)
+            any_left = left if any_left is None else Bin("or", any_left, left)
+            crd = Select(left, c.coordinate(q), LAST)
+            least = crd if least == LAST else Bin("min", least, crd)
+            has = Var(f"has_{c.access.name}{c.level}", BOOL)
+            flags.append(Decl(has, Bin("and", left, Bin("==", c.coordinate(q), v))))
+            after = add(q, ONE)
+            if c.grouped:
+                more = both(has, Bin("<", group, end), Bin("==", c.coordinate(group), v))
+                assert more is not None
+                flags += [Decl(group, q, mutable=True), While(more, Assign(group, add(group, ONE)))]
+                after = group
+            moves.append(If(has, Assign(q, after)))
+            below[n] = c.down(q, group if c.grouped else None, has)
+        assert any_left is not None
+        body = self.visit(d + 1, below, {**env, v.name: v})
+        loop = While(any_left, block(Decl(v, least), *flags, block_scope(body), *moves))
+        return block(*head, loop)
+
+    def present(self, term: tuple[int, ...], cursors: Cursors) -> Expr | None:
+        """Whether every factor of a term has an entry here; None for 'always'."""
+        return both(*(cursors[n].has for n in term if n in cursors))
+
+
+def block_scope(body: Stmt) -> Stmt:
+    """`body` as a scope of its own, so that its declarations do not meet those around it."""
+    return If(Const(True, BOOL), body)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a specification to kernel text: the passes in order, each with what it establishes.
+
+A `Spec` is everything that determines a kernel.  It has a text form, the *recipe*, that travels with compiled programs,
+so that another process can build the same kernel again.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import lru_cache
+
+from jsparse.codegen import build, cpp
+from jsparse.errors import JsparseError
+from jsparse.ir import verify
+from jsparse.ir.index import Assignment, parse_assignment
+from jsparse.ir.loop import Kernel
+from jsparse.lower import assemble, loops
+from jsparse.schedule import directives
+from jsparse.schedule.directives import Schedule, parse_schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A kernel to be: what it computes, and how.
+
+    `work`: "einsum" (values), or "merge" or "sort" (patterns, see `lower.assemble`); `count`: only count entries.
+    """
+
+    assignment: Assignment
+    schedule: Schedule = ()
+    work: str = "einsum"
+    count: bool = False
+
+    def recipe(self) -> str:
+        """The text from which `from_recipe` makes an equal spec."""
+        return json.dumps(
+            {
+                "assignment": str(self.assignment),
+                "schedule": directives.show(self.schedule),
+                "work": self.work,
+                "count": self.count,
+            }
+        )
+
+
+def from_recipe(text: str) -> Spec:
+    """The inverse of `Spec.recipe`."""
+    d = json.loads(text)
+    return Spec(parse_assignment(d["assignment"]), parse_schedule(d["schedule"]), d["work"], d["count"])
+
+
+@lru_cache(maxsize=4096)
+def lower(spec: Spec) -> Kernel:
+    """Spec to loop IR: apply the schedule (legality), lower (loops), verify (variables, bounds of use)."""
+    if spec.work == "einsum":
+        kernel = loops.lower(directives.apply(spec.schedule, spec.assignment))
+    else:
+        order = directives.apply(spec.schedule, spec.assignment).order
+        kernel = assemble.lower(spec.assignment, order, spec.work, spec.count)
+    verify.check(kernel)
+    return kernel
+
+
+@lru_cache(maxsize=4096)
+def text(spec: Spec) -> str:
+    """Spec to C++ text, with a two-line header that says what it is."""
+    kernel = lower(spec)
+    what = spec.assignment.brief()
+    formats = [f"{a.name}: {a.format}" for a in (*spec.assignment.operands, spec.assignment.output)]
+    how = directives.show(spec.schedule)
+    if spec.work != "einsum":
+        how = f"pattern by {spec.work}{', count only' if spec.count else ''}; {how}"
+    title = (
+        f"{what}      {'  '.join(formats)}      {spec.assignment.output.dtype}",
+        f"schedule: {how}",
+    )
+    return cpp.emit(Kernel(kernel.args, kernel.results, kernel.body, title))
+
+
+def resolve(key: str, recipe: str) -> str:
+    """Path of the shared object of kernel `key`: from the cache, from a compile under way, or compiled now.
+
+    Called from XLA's threads.  A program exported by another version may bring another key for the same recipe; the
+    kernel is then built from the recipe.
+    """
+    try:
+        source = text(from_recipe(recipe))
+    except JsparseError as error:
+        raise RuntimeError(f"kernel {key} cannot be rebuilt from its recipe: {error}") from error
+    return str(build.path(source, build.key(source)))

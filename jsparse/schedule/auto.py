@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The autoscheduler: from an assignment with sizes to a plan, in milliseconds and without search.
+
+All loop orders that agree with the storage order of the sparse operands are scored with `cost.order_cost`, each with
+every dense variable that could be the vector loop; the cheapest wins, ties by name.  Then registers, partial sums and
+parallelism follow from the nest.  A plan may read dense operands in another layout: their formats say so.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from jsparse.errors import ScheduleError
+from jsparse.format import Format
+from jsparse.ir.index import Access, Assignment
+from jsparse.schedule import cost, directives
+from jsparse.schedule.directives import (
+    Directive,
+    Nest,
+    Parallelize,
+    Precompute,
+    Reorder,
+    Schedule,
+    Unroll,
+    Vectorize,
+)
+from jsparse.schedule.stats import Stats, estimate
+from jsparse.target import Target, host
+
+VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
+MAX_ORDERS = 720
+PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A loop order with its vector loop, and what it is predicted to cost in nanoseconds."""
+
+    cost: float
+    order: tuple[str, ...]
+    vector: tuple[str, int, int] | None
+    workspace: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to run: the assignment (dense formats may be in another mode order) and its schedule."""
+
+    assignment: Assignment
+    schedule: Schedule
+    candidates: tuple[Candidate, ...] = ()
+
+
+def precedence(accesses: list[Access]) -> set[tuple[str, str]]:
+    """Pairs (outer, inner) that the storage of sparse operands asks for."""
+    pairs: set[tuple[str, str]] = set()
+    for a in accesses:
+        if not a.format.is_dense:
+            names = a.level_vars[: max(a.format.sparse_levels) + 1]
+            pairs |= {(u, v) for u, v in itertools.combinations(names, 2) if u != v}
+    return pairs
+
+
+def orders(variables: tuple[str, ...], before: set[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    """Permutations of `variables` that respect `before`, in lexicographic order of positions; all if none does."""
+
+    def extend(done: tuple[str, ...], left: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        if not left:
+            yield done
+        for v in left:
+            if not any((u, v) in before for u in left if u != v):
+                yield from extend((*done, v), tuple(u for u in left if u != v))
+
+    found = False
+    for order in itertools.islice(extend((), variables), MAX_ORDERS):
+        found = True
+        yield order
+    if not found:  # operands disagree: any order is correct, since levels can be searched
+        yield from itertools.islice(itertools.permutations(variables), MAX_ORDERS)
+
+
+def workspace_of(a: Assignment, order: tuple[str, ...]) -> str | None:
+    """The output variable to gather in a row, if the output's pattern and this order allow and need it."""
+    nest = Nest(a, order)
+    trailing = tuple(v for v in order[nest.first_reduction :] if v in a.output.vars)
+    if len(trailing) != 1 or a.pattern is None:
+        return None
+    try:
+        Precompute(trailing[0]).apply(nest)
+    except ScheduleError:
+        return None
+    return trailing[0]
+
+
+def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[str, int, int] | None:
+    """Lanes and registers for a vector loop over `v`; None if it is too short or the dtype has no vectors."""
+    size = VECTOR_DTYPES.get(a.output.dtype)
+    if size is None or extent < 2:
+        return None
+    lanes = target.vector_bytes // size
+    while lanes > extent:
+        lanes //= 2
+    most = 8 if v in a.output.vars else 4
+    registers = 1
+    while registers * 2 <= most and registers * 2 * lanes <= extent:
+        registers *= 2
+    return (v, lanes, registers)
+
+
+def vector_candidates(a: Assignment) -> tuple[str, ...]:
+    """Variables that index nothing but dense levels, once in each access, innermost or movable there."""
+    out = []
+    accesses = [*a.operands, a.output]
+    for v in a.vars:
+        ok = True
+        for access in accesses:
+            if v not in access.vars:
+                continue
+            movable = access.format.is_dense
+            innermost = access.level_vars[-1] == v and access.format.levels[-1].full
+            ok &= access.vars.count(v) == 1 and (movable or innermost)
+        if ok:
+            out.append(v)
+    return tuple(out)
+
+
+def innermost(access: Access, v: str) -> Access:
+    """The access with a dense tensor laid out so that `v` is contiguous."""
+    if v not in access.vars or not access.format.is_dense or access.level_vars[-1] == v:
+        return access
+    mode = access.vars.index(v)
+    order = (*(m for m in access.format.order if m != mode), mode)
+    return replace(access, format=Format(access.format.levels, order, access.format.index))
+
+
+def relayout(a: Assignment, v: str) -> Assignment:
+    return replace(
+        a, output=innermost(a.output, v), operands=tuple(innermost(x, v) for x in a.operands)
+    )
+
+
+def moved(a: Assignment, b: Assignment, extents: dict[str, int]) -> float:
+    """Elements of dense tensors whose layout differs between the two assignments."""
+    total = 0.0
+    for x, y in zip((*a.operands, a.output), (*b.operands, b.output), strict=True):
+        if x.format != y.format:
+            size = 1.0
+            for v in x.vars:
+                size *= extents[v]
+            total += size
+    return total
+
+
+@lru_cache(maxsize=4096)
+def plan(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], target: Target | None = None) -> Plan:
+    """The plan for an assignment.
+
+    Args:
+      a: what to compute, dense tensors in the layout they have.
+      sizes: extent of each of `a.vars`.
+      nse: stored entries of each operand (0 for dense ones), then of the output's own pattern if it has one.
+      target: the machine; by default this one.
+    """
+    target = target or host()
+    extents = dict(zip(a.vars, sizes, strict=True))
+    stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
+    pattern = estimate(a.pattern, extents, nse[-1]) if a.pattern is not None else None
+    ranked = sorted(
+        _candidates(a, extents, stats, pattern, target),
+        key=lambda c: (c.cost, c.order, c.vector or ("",)),
+    )
+    best = ranked[0]
+    chosen = relayout(a, best.vector[0]) if best.vector else a
+    return Plan(chosen, _finish(chosen, best, extents), tuple(ranked[:8]))
+
+
+def _candidates(
+    a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...], pattern: Stats | None, target: Target
+) -> Iterator[Candidate]:
+    accesses = [*a.operands, *([a.pattern] if a.pattern else [])]
+    vectors = [vector_shape(a, v, extents[v], target) for v in vector_candidates(a)]
+    options = [None, *[v for v in vectors if v is not None]]
+    layouts = {v: relayout(a, v[0]) for v in options if v is not None}
+    moves = {v: cost.ELEMENT * moved(a, b, extents) for v, b in layouts.items()}
+    for order in orders(a.vars, precedence(accesses)):
+        workspace = workspace_of(a, order)
+        for vector in options:
+            if vector is not None and (vector[0] not in a.output.vars and order[-1] != vector[0]):
+                continue
+            if vector is not None and vector[0] == workspace:
+                continue
+            total = cost.order_cost(a, order, extents, stats, pattern, workspace, vector)
+            if vector is not None:
+                total += moves[vector]
+            if order and order[0] in a.output.vars and (vector is None or vector[0] != order[0]):
+                total *= PARALLEL
+            yield Candidate(total, order, vector, workspace)
+
+
+def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule:
+    schedule: list[Directive] = [Reorder(best.order)]
+    if best.workspace:
+        schedule.append(Precompute(best.workspace))
+    if best.vector:
+        schedule.append(Vectorize(*best.vector))
+    last = best.order[-1] if best.order else None
+    reduction = last is not None and last not in a.output.vars
+    vector_out = best.vector is not None and best.vector[0] in a.output.vars
+    if reduction and (best.vector is None or vector_out) and len(a.terms) == 1:
+        registers = best.vector[2] if best.vector else 1
+        count = 4 if registers == 1 else 2
+        if registers <= 4:
+            schedule.append(Unroll(last or "", count))
+    if best.order and best.order[0] in a.output.vars and (best.vector is None or best.vector[0] != best.order[0]):
+        try:
+            parallel = Parallelize(best.order[0])
+            directives.apply((*schedule, parallel), a)
+            schedule.append(parallel)
+        except ScheduleError:
+            pass
+    return tuple(schedule)
+
+
+@lru_cache(maxsize=4096)
+def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> tuple[str, ...]:
+    """The loop order of an assembly: output variables in storage order, reductions where they are cheapest."""
+    extents = dict(zip(a.vars, sizes, strict=True))
+    stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
+    stored = a.output.level_vars[: max(a.output.format.sparse_levels) + 1]
+    before = precedence(list(a.operands)) | set(itertools.combinations(stored, 2))
+    if not any(True for _ in _respecting(a.vars, before)):
+        before = set(itertools.combinations(stored, 2))
+    best: tuple[float, tuple[str, ...]] | None = None
+    for order in orders(a.vars, before):
+        total = cost.order_cost(replace(a, shares=None), order, extents, stats, None, None, None)
+        if best is None or (total, order) < best:
+            best = (total, order)
+    assert best is not None
+    return best[1]
+
+
+def _respecting(variables: tuple[str, ...], before: set[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
+    for order in itertools.permutations(variables):
+        if all((order[j], order[i]) not in before for i in range(len(order)) for j in range(i + 1, len(order))):
+            yield order
+            return
+
+
+CONVERT = 25.0  # nanoseconds to sort and move one stored entry into another storage order
+
+
+@lru_cache(maxsize=4096)
+def storage(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """Sparse operands to convert before they are co-iterated, with the mode order that each should be stored in.
+
+    Every loop order is scored as if the operands were stored accordingly, plus the conversion of those that are not; so
+    a conversion is made exactly if it costs less than walking an operand against its storage.
+    """
+    extents = dict(zip(a.vars, sizes, strict=True))
+    sparse = [n for n, x in enumerate(a.operands) if not x.format.is_dense]
+    inner = {v for n in sparse for v in a.operands[n].vars}
+    if a.sampled:
+        inner |= set(a.output.vars)
+    moving = tuple(v for v in a.vars if v in inner)
+    rest = tuple(v for v in a.vars if v not in inner)
+    own = estimate(a.pattern, extents, guess(a, extents, nse)) if a.pattern is not None else None
+    best: tuple[float, tuple[str, ...], dict[int, tuple[int, ...]]] | None = None
+    for order in itertools.islice(itertools.permutations(moving), MAX_ORDERS):
+        changed: dict[int, tuple[int, ...]] = {}
+        operands = list(a.operands)
+        total = 0.0
+        for n in sparse:
+            wanted = stored_as(operands[n], order)
+            if wanted != operands[n].format.order:
+                changed[n] = wanted
+                operands[n] = replace(operands[n], format=replace(operands[n].format, order=wanted))
+                total += CONVERT * (nse[n] + extents[operands[n].vars[wanted[0]]])
+        b = replace(a, operands=tuple(operands))
+        stats = tuple(estimate(x, extents, n) for x, n in zip(b.operands, nse, strict=False))
+        full = (*order, *rest)
+        workspace = workspace_of(b, full)
+        total += cost.order_cost(b, full, extents, stats, own, workspace, None)
+        if a.sampled:
+            total += _gathered(b, full, workspace, extents)
+        if best is None or (total, order) < best[:2]:
+            best = (total, order, changed)
+    return best[2] if best else {}
+
+
+def stored_as(access: Access, order: tuple[str, ...]) -> tuple[int, ...]:
+    """The mode order in which an access would follow the loops; trailing dense levels stay where they are."""
+    fixed = access.format.dense_tail
+    head = access.format.order[: access.format.ndim - fixed]
+    ranked = sorted(head, key=lambda m: (order.index(access.vars[m]), access.format.order.index(m)))
+    return (*ranked, *access.format.order[access.format.ndim - fixed :])
+
+
+def _gathered(a: Assignment, order: tuple[str, ...], workspace: str | None, extents: dict[str, int]) -> float:
+    """What it costs to assemble an output several of whose variables lie inside a reduction: a sort of everything."""
+    first = Nest(a, order).first_reduction
+    trailing = [v for v in order[first:] if v in a.output.vars]
+    if len(trailing) < 2 and (not trailing or workspace):
+        return 0.0
+    work = 1.0
+    for v in order:
+        work *= extents[v]
+    return min(work, 1e12) * 1e-3 + 1e5
+
+
+def guess(a: Assignment, extents: dict[str, int], nse: tuple[int, ...]) -> int:
+    """A guess at the entries of a computed output: no more than its size, or than the terms could produce."""
+    size = 1
+    for v in a.output.vars:
+        size *= max(extents[v], 1)
+    most = 0
+    for term in a.terms:
+        count = 1.0
+        seen: set[str] = set()
+        for n in term.factors:
+            x = a.operands[n]
+            if x.format.is_dense:
+                continue
+            common = 1.0
+            for v in set(x.vars) & seen:
+                common *= max(extents[v], 1)
+            count *= max(nse[n], 1) / common
+            seen |= set(x.vars)
+        most += int(max(count, 1))
+    return max(1, min(size, most))
+
+
+def quick_cost(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> float:
+    """Predicted nanoseconds of the best loop order, operands stored as they are, without vector loops."""
+    extents = dict(zip(a.vars, sizes, strict=True))
+    stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
+    return min(
+        cost.order_cost(a, order, extents, stats, None, None, None)
+        for order in orders(a.vars, precedence(list(a.operands)))
+    )

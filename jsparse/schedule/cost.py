@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Predicted cost of a loop order: how often each loop runs, and what an iteration costs.
+
+The unit is about a nanosecond.  The counts come from real extents and fan-outs, so an order that walks a sparse operand
+against its storage, or a full extent where another order walks stored entries, costs what it would cost.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from jsparse.ir.index import Access, Assignment
+from jsparse.schedule.stats import Stats
+
+STEP = 1.0  # one iteration of a loop
+GATHER = 1.0  # a leaf that reads or adds at scattered places
+FLOP = 0.5  # a scalar multiply-add
+SEARCH = 4.0  # for each halving of a binary search
+ELEMENT = 1.5  # moving one element of a dense operand into another layout
+
+
+@dataclass
+class _Progress:
+    """An access during the walk: levels bound so far."""
+
+    access: Access
+    stats: Stats
+    level: int = 0
+
+    @property
+    def next(self) -> str | None:
+        names = self.access.level_vars
+        return names[self.level] if self.level < len(names) else None
+
+    @property
+    def next_full(self) -> bool:
+        return self.access.format.levels[self.level].full
+
+
+@dataclass
+class Walker:
+    """Walks an order; `count` is how often the present body runs, `cost` what has been spent."""
+
+    extents: dict[str, int]
+    accesses: list[_Progress]
+    terms: tuple[tuple[int, ...], ...]
+    pattern: _Progress | None
+    bound: set[str] = field(default_factory=set)
+    count: float = 1.0
+    cost: float = 0.0
+
+    def enter(self, v: str, step: int = 1) -> None:
+        """Account for the loop over `v`, taken in steps of `step`."""
+        its = [p for p in self.accesses if p.next == v and not p.next_full]
+        required = its if len(self.terms) == 1 else []
+        if self.pattern is not None and self.pattern.next == v and not self.pattern.next_full:
+            required = [*required, self.pattern]
+        extent = max(self.extents[v], 1)
+        fans = [p.stats.fan[p.level] for p in its]
+        if required:
+            fans = [p.stats.fan[p.level] for p in required]
+            self.cost += self.count * sum(fans) * STEP
+            trips = fans[0]
+            for f in fans[1:]:
+                trips *= min(1.0, f / extent)
+        elif its and all(any(self.accesses[n] in its for n in t) for t in self.terms):
+            self.cost += self.count * sum(fans) * STEP * 3
+            trips = min(sum(fans), extent)
+        else:
+            trips = math.ceil(extent / step)
+            self.cost += self.count * (trips + sum(fans)) * STEP
+        for p in {id(p): p for p in [*its, *required]}.values():
+            p.level += 1
+        self.count *= trips
+        self.bound.add(v)
+        self.catch_up(v)
+
+    def catch_up(self, v: str) -> None:
+        everyone = [*self.accesses, *([self.pattern] if self.pattern else [])]
+        for p in everyone:
+            while p.next in self.bound:
+                if not p.next_full:
+                    fan = p.stats.fan[p.level]
+                    self.cost += self.count * SEARCH * (1 + math.log2(fan + 1))
+                    if len(self.terms) == 1 or p is self.pattern:
+                        self.count *= min(1.0, fan / max(self.extents[p.next or v], 1))
+                p.level += 1
+
+
+def order_cost(
+    a: Assignment,
+    order: tuple[str, ...],
+    extents: dict[str, int],
+    stats: tuple[Stats, ...],
+    pattern: Stats | None,
+    workspace: str | None,
+    vector: tuple[str, int, int] | None,
+) -> float:
+    """Predicted nanoseconds of the nest of `a` in `order`."""
+    own = a.pattern
+    progress = _Progress(own, pattern) if own is not None and pattern is not None else None
+    accesses = [_Progress(x, s) for x, s in zip(a.operands, stats, strict=True)]
+    walker = Walker(extents, accesses, tuple(t.factors for t in a.terms), progress)
+    out = a.output.vars
+    complete = max((d + 1 for d, v in enumerate(order) if v in out), default=0)
+    first = next((d for d, v in enumerate(order) if v not in out), len(order))
+    for d, v in enumerate(order):
+        if d == first and workspace is not None and progress is not None:
+            walker.cost += 3 * walker.count * progress.stats.fan[-1]
+            walker.pattern = None
+        step = vector[1] * vector[2] if vector and vector[0] == v else 1
+        walker.enter(v, step)
+    work = len(a.operands) * FLOP
+    if vector:
+        name, lanes, registers = vector
+        used = min(max(extents[name], 1), lanes * registers)
+        work = work * math.ceil(used / lanes)
+    gathers = sum(1 for x in a.operands if x.vars and (vector is None or vector[0] not in x.vars))
+    walker.cost += walker.count * (work + GATHER * gathers)
+    if first < complete:
+        walker.cost += walker.count * 2 * GATHER
+    elif complete < len(order) and vector and vector[0] not in out:
+        walker.cost += 3 * walker.count / max(1, math.ceil(extents[vector[0]] / (vector[1] * vector[2])))
+    return walker.cost

@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules: a tuple of directives with a text form that parses back.
+
+    reorder(i,k,j) vectorize(k,8,8) unroll(j,4) parallelize(i)
+
+A directive says *before → after* in its docstring, checks that it is legal, and rewrites a `Nest`.  Applying a schedule
+to an assignment gives the nest that lowering turns into loops, without further decisions.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields, replace
+
+from jsparse.errors import ScheduleError
+from jsparse.ir.index import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One loop for each index variable, outermost first, and what is special about some of them."""
+
+    assignment: Assignment
+    order: tuple[str, ...]
+    workspace: str | None = None  # output variable gathered in a dense row before it is stored
+    vector: tuple[str, int, int] | None = None  # variable, lanes, registers
+    unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
+    parallel: str | None = None
+
+    @property
+    def first_reduction(self) -> int:
+        """Depth of the outermost reduction loop; the number of loops if there is none."""
+        out = self.assignment.output.vars
+        return next((d for d, v in enumerate(self.order) if v not in out), len(self.order))
+
+
+class Directive(ABC):
+    """One transformation of a nest."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @abstractmethod
+    def apply(self, nest: Nest) -> Nest:
+        """The rewritten nest; raises `ScheduleError` if that is not legal."""
+
+    def __str__(self) -> str:
+        args: list[str] = []
+        for f in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, f.name)
+            args += [str(v) for v in value] if isinstance(value, tuple) else [str(value)]
+        return f"{self.name}({','.join(args)})"
+
+    def need(self, ok: bool, why: str) -> None:
+        if not ok:
+            raise ScheduleError(f"schedule {str(self)!r}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Reorder(Directive):
+    """Set the loop order.
+
+        forall i, k, j: Y[i,j] += A[i,k] * B[k,j]        reorder(i,j,k)
+     -> forall i, j, k: Y[i,j] += A[i,k] * B[k,j]
+    """
+
+    order: tuple[str, ...]
+    name = "reorder"
+
+    def apply(self, nest: Nest) -> Nest:
+        want = sorted(nest.assignment.vars)
+        self.need(
+            sorted(self.order) == want, f"got {','.join(self.order)}, expected a permutation of {','.join(want)}"
+        )
+        return replace(nest, order=self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Precompute(Directive):
+    """Gather the output along `var` in a dense row, and store the row at the output's pattern when it is complete.
+
+        forall i, j, k: Y[i,k] += A[i,j] * B[j,k]        precompute(k)
+     -> forall i: (forall k in Y[i]: Y[i,k] = w[k]) where (forall j, k: w[k] += A[i,j] * B[j,k])
+    """
+
+    var: str
+    name = "precompute"
+
+    def apply(self, nest: Nest) -> Nest:
+        r = nest.first_reduction
+        trailing = tuple(v for v in nest.order[r:] if v in nest.assignment.output.vars)
+        self.need(nest.assignment.sampled, "the output is dense, there is nothing to gather")
+        self.need(
+            trailing == (self.var,),
+            f"the output variables inside the reduction are ({','.join(trailing)}), expected {self.var} alone",
+        )
+        access = nest.assignment.pattern
+        self.need(
+            access is not None and access.level_vars[-1] == self.var and not access.format.levels[-1].full,
+            f"{self.var} must index the last, compressed level of an output with a pattern of its own",
+        )
+        return replace(nest, workspace=self.var)
+
+
+@dataclass(frozen=True, slots=True)
+class Vectorize(Directive):
+    """Run the dense loop over `var` in steps of `lanes` x `registers`, held in vector registers by the loops inside.
+
+        forall i, k, j: Y[i,k] += A[i,j] * B[j,k]        vectorize(k,8,2)
+     -> forall i, k in steps of 16: acc0, acc1 = 0; forall j: acc0 += A[i,j] * B[j,k:k+8], …; Y[i,k:k+16] = acc
+    """
+
+    var: str
+    lanes: int
+    registers: int
+    name = "vectorize"
+
+    def apply(self, nest: Nest) -> Nest:
+        self.need(self.var in nest.order, "no such index variable")
+        self.need(self.lanes in (2, 4, 8, 16, 32, 64), "lanes must be a power of two from 2 to 64")
+        self.need(1 <= self.registers <= 16, "registers must lie in 1 to 16")
+        why = not_vectorizable(nest.assignment, nest.workspace, self.var)
+        self.need(why is None, why or "")
+        reduction = self.var not in nest.assignment.output.vars
+        self.need(not reduction or nest.order[-1] == self.var, "a reduction is vectorized innermost only")
+        return replace(nest, vector=(self.var, self.lanes, self.registers))
+
+
+def not_vectorizable(a: Assignment, workspace: str | None, var: str) -> str | None:
+    """Why `var` cannot be a vector loop, or None if it can: every access has it innermost and dense, or lacks it."""
+    accesses = [*a.operands]
+    if workspace != var:
+        accesses.append(a.output)
+    for access in accesses:
+        if var not in access.vars:
+            continue
+        if access.vars.count(var) > 1:
+            return f"{access.name} has {var} twice"
+        if access.level_vars[-1] != var or not access.format.levels[-1].full:
+            return f"{var} is not the innermost, dense level of {access.name}"
+    if a.pattern is not None and var in a.pattern.sparse_vars:
+        return f"{var} is a compressed level of the output"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll(Directive):
+    """Keep `count` iterations of the reduction over `var` in flight, each with its own partial sum.
+
+        acc = 0; forall j: acc += A[i,j] * x[j]        unroll(j,2)
+     -> acc0 = acc1 = 0; forall j, j' in pairs: acc0 += …, acc1 += …; acc = acc0 + acc1
+    """
+
+    var: str
+    count: int
+    name = "unroll"
+
+    def apply(self, nest: Nest) -> Nest:
+        self.need(self.var in nest.assignment.reductions, "only a reduction has partial sums")
+        self.need(1 <= self.count <= 16, "count must lie in 1 to 16")
+        return replace(nest, unroll=(self.var, self.count))
+
+
+@dataclass(frozen=True, slots=True)
+class Parallelize(Directive):
+    """Split the outermost loop into chunks of about equal numbers of nonzeros, taken by the threads of XLA's pool.
+
+        forall i: S        parallelize(i)
+     -> parallel chunk: forall i in chunk: S
+    """
+
+    var: str
+    name = "parallelize"
+
+    def apply(self, nest: Nest) -> Nest:
+        self.need(nest.order[:1] == (self.var,), f"only the outermost loop, {nest.order[:1]}, can be parallel")
+        self.need(
+            self.var in nest.assignment.output.vars,
+            "iterations of a reduction write the same output; make an output variable the outermost loop",
+        )
+        for access in (*nest.assignment.operands, nest.assignment.output):
+            level = access.format.levels[0] if access.vars else None
+            if level is not None and access.level_vars[0] == self.var:
+                self.need(
+                    level.ordered or level.unique,
+                    f"{access.name} may hold {self.var} in several places; convert it first",
+                )
+        return replace(nest, parallel=self.var)
+
+
+DIRECTIVES = {c.name: c for c in (Reorder, Precompute, Vectorize, Unroll, Parallelize)}
+Schedule = tuple[Directive, ...]
+
+
+def apply(schedule: Schedule, assignment: Assignment) -> Nest:
+    """The nest of an assignment under a schedule; raises `ScheduleError` at the first illegal directive."""
+    nest = Nest(assignment, assignment.vars)
+    for directive in schedule:
+        nest = directive.apply(nest)
+    return nest
+
+
+def show(schedule: Schedule) -> str:
+    return " ".join(str(d) for d in schedule)
+
+
+_DIRECTIVE = re.compile(r"\s*(\w+)\(([^()]*)\)")
+
+
+def parse_schedule(text: str) -> Schedule:
+    """The schedule that `show` printed, or that a user wrote.
+
+    >>> show(parse_schedule("reorder(i,k,j) vectorize(k,8,8)"))
+    'reorder(i,k,j) vectorize(k,8,8)'
+    """
+    out: list[Directive] = []
+    at = 0
+    text = text.strip()
+    while at < len(text):
+        match = _DIRECTIVE.match(text, at)
+        if match is None or match[1] not in DIRECTIVES:
+            raise ScheduleError(
+                f"schedule: cannot read {text[at:]!r}; directives: {', '.join(DIRECTIVES)}, "
+                f"as in 'reorder(i,k,j) vectorize(k,8,8) parallelize(i)'"
+            )
+        kind = DIRECTIVES[match[1]]
+        words = [w.strip() for w in match[2].split(",") if w.strip()]
+        names = [f.name for f in fields(kind)]
+        try:
+            if kind is Reorder:
+                out.append(Reorder(tuple(words)))
+            elif len(words) != len(names):
+                raise ValueError
+            else:
+                out.append(kind(words[0], *(int(w) for w in words[1:])))
+        except ValueError:
+            raise ScheduleError(
+                f"schedule {match[0].strip()!r}: expected {match[1]}({', '.join(names)})"
+            ) from None
+        at = match.end()
+    return tuple(out)

@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contractions of more than two operands: one fused nest, or a pair first.
+
+    ij,jk,kl->il     A sparse, B and C dense: (B C) first, or A (B C), or one nest over i, j, k, l
+
+A pair is taken where the pair and what remains are predicted to cost less than the fused nest.  Its intermediate must be
+dense, or have an operand's pattern: sparse intermediates of unknown pattern are not made.  A result with an operand's
+pattern (SDDMM) stays fused with that operand; only its dense factors may be paired.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+
+from jsparse.ir.index import Access, Assignment, Term
+from jsparse.schedule import auto
+from jsparse.schedule.infer import Output, dense, infer
+
+BLAS = 0.03  # nanoseconds for a multiply-add of a dense product
+GAIN = 0.9  # how much cheaper a pair must be than the fused nest
+
+Sizes = tuple[tuple[str, int], ...]
+
+
+def _contraction(accesses: tuple[Access, ...], output: tuple[str, ...], result: Output) -> Assignment:
+    out = Access("Y", output, result.format, accesses[0].dtype)
+    shares = result.shares
+    return Assignment(out, accesses, (Term(tuple(range(len(accesses))),),), shares)
+
+
+def _cost(accesses: tuple[Access, ...], output: tuple[str, ...], sizes: dict[str, int], nse: tuple[int, ...]) -> float:
+    """Predicted nanoseconds of one nest."""
+    names = dict.fromkeys(v for a in accesses for v in a.vars)
+    if all(a.format.is_dense for a in accesses):
+        work = 1.0
+        for v in names:
+            work *= sizes[v]
+        return work * BLAS
+    result = infer(output, accesses, (Term(tuple(range(len(accesses)))),))
+    if result.computed:
+        result = Output(dense(len(output)))
+    a = _contraction(accesses, output, result)
+    return auto.quick_cost(a, tuple(sizes[v] for v in a.vars), nse)
+
+
+@lru_cache(maxsize=4096)
+def first_pair(
+    accesses: tuple[Access, ...], output: tuple[str, ...], shares: bool, sizes: Sizes, nse: tuple[int, ...]
+) -> tuple[int, int] | None:
+    """The pair to contract first, or None for one fused nest.
+
+    Args:
+      accesses: the operands.
+      output: variables of the result.
+      shares: whether the result takes an operand's pattern.
+      sizes: (variable, extent) pairs.
+      nse: stored entries of each operand, 0 for dense ones.
+    """
+    extent = dict(sizes)
+    best, choice = GAIN * _cost(accesses, output, extent, nse), None
+    for m, n in itertools.combinations(range(len(accesses)), 2):
+        pair = (accesses[m], accesses[n])
+        both_dense = all(a.format.is_dense for a in pair)
+        if shares and not both_dense:
+            continue
+        rest = [k for k in range(len(accesses)) if k not in (m, n)]
+        needed = {v for k in rest for v in accesses[k].vars} | set(output)
+        kept = tuple(dict.fromkeys(v for a in pair for v in a.vars if v in needed))
+        result = infer(kept, pair, (Term((0, 1)),))
+        if result.computed:
+            continue
+        size = 1.0
+        for v in kept:
+            size *= extent[v]
+        middle_nse = 0 if result.shares is None else nse[(m, n)[result.shares]]
+        middle = Access("T", kept, result.format, pair[0].dtype)
+        total = _cost(pair, kept, extent, (nse[m], nse[n])) + (size if not middle_nse else middle_nse)
+        left = (*(accesses[k] for k in rest), middle)
+        total += _cost(left, output, extent, (*(nse[k] for k in rest), middle_nse))
+        if total < best:
+            best, choice = total, (m, n)
+    return choice
