@@ -22,8 +22,27 @@ from jsparse.convert import diags as diags
 from jsparse.convert import eye as eye
 from jsparse.convert import fromdense as fromdense
 from jsparse.convert import random as random
+from jsparse.convert import todense as todense
 from jsparse.ffi import register as _register
 from jsparse.format import Format as Format
+from jsparse.functions import add as add
+from jsparse.functions import concatenate as concatenate
+from jsparse.functions import conj as conj
+from jsparse.functions import divide as divide
+from jsparse.functions import dot as dot
+from jsparse.functions import expand_dims as expand_dims
+from jsparse.functions import matmul as matmul
+from jsparse.functions import mean as mean
+from jsparse.functions import multiply as multiply
+from jsparse.functions import negative as negative
+from jsparse.functions import outer as outer
+from jsparse.functions import reshape as reshape
+from jsparse.functions import stack as stack
+from jsparse.functions import subtract as subtract
+from jsparse.functions import sum as sum
+from jsparse.functions import tensordot as tensordot
+from jsparse.functions import transpose as transpose
+from jsparse.functions import vdot as vdot
 
 __version__ = "0.1.0"
 

@@ -35,7 +35,7 @@ from jsparse.schedule.infer import Output, infer
 
 
 # --------------------------------------------------------------------- operands
-def _operand(x: Any, n: int, what: str) -> Any:
+def operand(x: Any, n: int, what: str) -> Any:
     """An operand as a `SparseArray` or something `jnp` understands."""
     if isinstance(x, (SparseArray, jax.Array, np.ndarray)):
         return x
@@ -100,7 +100,7 @@ def einsum(
 
 
 def _pose(subscripts: str, operands: tuple[Any, ...]) -> tuple[Problem, dict[str, int], list[Any]]:
-    ops = [_operand(x, n, f"einsum {subscripts!r}") for n, x in enumerate(operands)]
+    ops = [operand(x, n, f"einsum {subscripts!r}") for n, x in enumerate(operands)]
     shapes = tuple(x.shape for x in ops)
     parsed = parse_einsum(subscripts, tuple(len(s) for s in shapes))
     problem = Problem(

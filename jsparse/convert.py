@@ -470,6 +470,15 @@ def todense(a: SparseArray) -> Any:
     return contract(b, dict(zip(names, a.shape, strict=True)), [a.data, *a.arrays])
 
 
+def coo_parts(a: SparseArray) -> tuple[Any, list[Any], Any]:
+    """Values, coordinates by mode, and how many are in use, in storage order; trailing dense levels are expanded."""
+    plain = parse_format("coo", a.ndim).with_index(a.format.index)
+    c = to(a, plain.loosen(ordered=False, unique=False))
+    pos, *crds = c.arrays
+    count = pos[-1]
+    return c.data, crds, count if isinstance(count, jax.core.Tracer) else int(count)
+
+
 def canonical(a: SparseArray) -> SparseArray:
     """`a` with ascending coordinates and every entry once."""
     return a if a.format.canonical else to(a, a.format.tighten())

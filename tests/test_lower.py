@@ -31,7 +31,14 @@ from jsparse.ir.index import PATTERN, Access, Assignment, parse_assignment
 from jsparse.lower import assemble, loops
 from jsparse.pipeline import Spec
 from jsparse.schedule import auto, directives
-from jsparse.schedule.directives import Parallelize, Precompute, Reorder, Schedule, Unroll, Vectorize
+from jsparse.schedule.directives import (
+    Parallelize,
+    Precompute,
+    Reorder,
+    Schedule,
+    Unroll,
+    Vectorize,
+)
 
 Array = np.ndarray[Any, Any]
 
@@ -62,7 +69,11 @@ class Packed:
 
 
 def pack(
-    f: Format, extents: tuple[int, ...], coords: list[tuple[int, ...]], pad: int, rng: np.random.Generator | None
+    f: Format,
+    extents: tuple[int, ...],
+    coords: list[tuple[int, ...]],
+    pad: int,
+    rng: np.random.Generator | None,
 ) -> Packed:
     """Store coordinates (tuples by level, of the sparse part) in a format, each level with `pad` spare entries.
 
@@ -80,7 +91,11 @@ def pack(
             continue
         children: list[list[list[tuple[int, ...]]]] = []
         for p in positions:
-            groups = [[c for c in p if c[n] == x] for x in sorted({c[n] for c in p})] if level.unique else [[c] for c in p]
+            groups = (
+                [[c for c in p if c[n] == x] for x in sorted({c[n] for c in p})]
+                if level.unique
+                else [[c] for c in p]
+            )
             if level.branchless:
                 groups = [p]
             elif not level.ordered and rng is not None:
@@ -117,7 +132,9 @@ def small(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> Array
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
     x = rng.integers(0 if dtype.startswith("uint") else -3, 4, shape)
-    return (x + 1j * rng.integers(-3, 4, shape) if "complex" in dtype else x).astype(interpret.numpy_dtype(dtype))
+    return (x + 1j * rng.integers(-3, 4, shape) if "complex" in dtype else x).astype(
+        interpret.numpy_dtype(dtype)
+    )
 
 
 def exact(dtype: str) -> Any:
@@ -127,7 +144,9 @@ def exact(dtype: str) -> Any:
     return np.complex128 if "complex" in dtype else np.float64
 
 
-def operand(access: Access, extent: dict[str, int], rng: np.random.Generator, density: float = 0.4) -> Operand:
+def operand(
+    access: Access, extent: dict[str, int], rng: np.random.Generator, density: float = 0.4
+) -> Operand:
     f, names = access.format, access.level_vars
     shape = tuple(extent[v] for v in names)
     back = [f.order.index(m) for m in range(f.ndim)]
@@ -155,7 +174,9 @@ def operand(access: Access, extent: dict[str, int], rng: np.random.Generator, de
     for p, c in enumerate(entries):
         dense[c] += values[p].astype(dense.dtype)
         present[c] = True
-    return Operand(access, flat, dense.transpose(back), present.transpose(back), entries, packed.room)
+    return Operand(
+        access, flat, dense.transpose(back), present.transpose(back), entries, packed.room
+    )
 
 
 @dataclass(frozen=True)
@@ -170,7 +191,9 @@ class Problem:
 
     @property
     def flat(self) -> list[Array]:
-        return [x for o in (*self.operands, *([self.pattern] if self.pattern else [])) for x in o.flat]
+        return [
+            x for o in (*self.operands, *([self.pattern] if self.pattern else [])) for x in o.flat
+        ]
 
     @property
     def extents(self) -> list[int]:
@@ -183,7 +206,9 @@ class Problem:
     def laid_out(self, a: Assignment) -> Problem:
         """The same problem with dense tensors in the layouts of `a`."""
         operands = [
-            replace(o, access=x, flat=[_level_order(_mode_order(o.flat[0], o.access), x)]) if x.format.is_dense else o
+            replace(o, access=x, flat=[_level_order(_mode_order(o.flat[0], o.access), x)])
+            if x.format.is_dense
+            else o
             for o, x in zip(self.operands, a.operands, strict=True)
         ]
         expected = self.expected
@@ -197,7 +222,7 @@ def _mode_order(x: Array, access: Access) -> Array:
 
 
 def _level_order(x: Array, access: Access) -> Array:
-    return np.ascontiguousarray(x.transpose(access.format.order))
+    return np.array(x.transpose(access.format.order), order="C")
 
 
 def oracle(a: Assignment, extent: dict[str, int], operands: list[Operand]) -> Array:
@@ -226,7 +251,9 @@ def problem(a: Assignment, extent: dict[str, int], density: float = 0.4) -> Prob
     owner = pattern if a.shares is None else operands[a.shares]
     if owner is None:
         return Problem(a, extent, operands, None, dense)
-    tail = tuple(extent[v] for v in a.output.level_vars[a.output.format.ndim - a.output.format.dense_tail :])
+    tail = tuple(
+        extent[v] for v in a.output.level_vars[a.output.format.ndim - a.output.format.dense_tail :]
+    )
     expected = np.zeros((owner.room, *tail), dense.dtype)
     for p, c in enumerate(owner.entries):
         expected[p] = dense[c]
@@ -239,7 +266,9 @@ def problem(a: Assignment, extent: dict[str, int], density: float = 0.4) -> Prob
 def interpreted(p: Problem, schedule: Schedule, threads: int = 1) -> Array:
     kernel = loops.lower(directives.apply(schedule, p.assignment))
     verify.check(kernel)
-    result = np.full(p.expected.shape, interpret._poison(p.assignment.output.dtype), p.expected.dtype)
+    result = np.full(
+        p.expected.shape, interpret._poison(p.assignment.output.dtype), p.expected.dtype
+    )
     interpret.run(kernel, p.flat, [result], p.extents, threads)
     return result
 
@@ -254,7 +283,16 @@ def referenced(p: Problem) -> Array:
 
 
 # ---------------------------------------------------------------------- tables
-ORDERED = ["csr", "csc", "coo", "dcsr", "dcsc", "csr/int64", "compressed,dense", "compressed,dense@1,0"]
+ORDERED = [
+    "csr",
+    "csc",
+    "coo",
+    "dcsr",
+    "dcsc",
+    "csr/int64",
+    "compressed,dense",
+    "compressed,dense@1,0",
+]
 LOOSE = [
     "dense,compressed(-u)",
     "dense,compressed(-o)",
@@ -358,46 +396,449 @@ OTHERS = [
     "Y[i,l] = A[i,j]:csr * B[j,k]:csr * C[k,l]:csr",
     "Y[n,i,k] = A[n,i,j]:dense,dense,compressed * B[n,j,k]",
     "Y[n,i,k] = A[i,j]:csr * B[n,j,k]",
-    "Y[i,j] = A[i,j]:dense,compressed(-ou) + B[i,j]",
 ]
 
 
 def rows() -> list[str]:
     out = [t.format(f) for t in ONE_SPARSE for f in MATRIX]
-    out += [t.format(f) for t in SHARED for f in [*ORDERED, "dense,compressed(-o)", "compressed(-ou),singleton(-o)"]]
+    out += [
+        t.format(f)
+        for t in SHARED
+        for f in [*ORDERED, "dense,compressed(-o)", "compressed(-ou),singleton(-o)"]
+    ]
     out += [t.format(f) for t in SAMPLED for f in MATRIX]
-    plain = [("csr", "csr"), ("csr", "csc"), ("csc", "csr"), ("coo", "csr"), ("dcsr", "coo"), ("coo", "coo")]
+    plain = [
+        ("csr", "csr"),
+        ("csr", "csc"),
+        ("csc", "csr"),
+        ("coo", "csr"),
+        ("dcsr", "coo"),
+        ("coo", "coo"),
+    ]
     plain += [("compressed,dense", "csr"), ("csr", "compressed,dense@1,0")]
     out += [t.format(f, g) for t in PAIRS for f, g in plain]
     out += [t.format(f) for t in THREE for f in CUBE]
     return out + OTHERS
 
 
-ROWS = rows()
-
-
-def has_duplicates(text: str) -> bool:
-    """Whether the row shares a pattern that may hold an entry twice."""
+def duplicates_shared(text: str) -> bool:
     a = assignment(text)
-    if a.shares is None:
-        return False
-    f = a.operands[a.shares].format
-    return not f.levels[max(f.sparse_levels)].unique
+    f = a.operands[a.shares].format if a.shares is not None else a.output.format
+    return a.shares is not None and not f.levels[max(f.sparse_levels)].unique
 
 
-ROWS = [r for r in ROWS if not has_duplicates(r)]
+ROWS = [r for r in rows() if not duplicates_shared(r)]  # these have a test of their own
+WAYS = pytest.mark.parametrize("way", ["interpreter", "reference"])
 
 
-def check(text: str, dtype: str, extent: dict[str, int], density: float = 0.4) -> None:
-    p = problem(assignment(text, dtype), extent, density)
-    sizes = tuple(extent[v] for v in p.assignment.vars)
-    plan = auto.plan(p.assignment, sizes, p.sizes)
-    q = p.laid_out(plan.assignment)
-    pipeline.lower(Spec(plan.assignment, plan.schedule))
-    np.testing.assert_array_equal(interpreted(q, plan.schedule), q.expected, f"interpreter, {directives.show(plan.schedule)}")
-    np.testing.assert_array_equal(referenced(q), q.expected, "reference")
+def planned(p: Problem) -> tuple[Problem, Schedule]:
+    plan = auto.plan(p.assignment, tuple(p.extents), p.sizes)
+    return p.laid_out(plan.assignment), plan.schedule
 
 
+def check(way: str, p: Problem) -> None:
+    p, schedule = planned(p)
+    if way == "reference":
+        np.testing.assert_array_equal(referenced(p), p.expected)
+        return
+    pipeline.lower(Spec(p.assignment, schedule))  # the way users go, with its verification
+    np.testing.assert_array_equal(interpreted(p, schedule), p.expected, directives.show(schedule))
+
+
+# ---------------------------------------------------------------------- values
+@WAYS
 @pytest.mark.parametrize("text", ROWS)
-def test_values(text: str) -> None:
-    check(text, "float32", EXTENTS)
+def test_values(text: str, way: str) -> None:
+    check(way, problem(assignment(text), EXTENTS))
+
+
+FEW = [
+    "Y[i] = A[i,j]:csr * B[j]",
+    "Y[i,k] = A[i,j]:csr * B[j,k]",
+    "Y[j,k] = A[i,j]:coo * B[i,k]",
+    "Y[i,j]:like(A) = A[i,j]:csr * B[i,k] * C[j,k]",
+    "Y[i,k]:csr = A[i,j]:csr * B[j,k]:csr",
+    "Y[i,j] = A[i,j]:csr + B[i,j]:csr",
+    "Y[i,j] = A[i,j]:csr:pattern * B[i,j]:dcsr",
+    "Y[i,k] = A[i,j,k]:dense,compressed,dense * B[j]",
+    "Y[] = A[i,j]:csr * B[i,j]:csr",
+]
+DTYPES = ["float64", "float16", "bfloat16", "complex64", "complex128", "bool"]
+DTYPES += [f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)]
+
+
+@WAYS
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("text", FEW)
+def test_dtypes(text: str, dtype: str, way: str) -> None:
+    check(way, problem(assignment(text, dtype), EXTENTS))
+
+
+SHAPES = {
+    "wide": WIDE,
+    "ones": dict.fromkeys(EXTENTS, 1),
+    **{f"no {v}": EXTENTS | {v: 0} for v in "ijk"},
+}
+
+
+@WAYS
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("text", FEW)
+def test_shapes(text: str, shape: str, way: str) -> None:
+    check(way, problem(assignment(text), SHAPES[shape]))
+
+
+@WAYS
+@pytest.mark.parametrize("density", [0.0, 1.0])
+@pytest.mark.parametrize("text", FEW)
+def test_empty_and_full(text: str, density: float, way: str) -> None:
+    check(way, problem(assignment(text), EXTENTS, density))
+
+
+@WAYS
+@pytest.mark.parametrize("f", ["dense,compressed(-u)", "compressed(-u),singleton(-u)"])
+def test_each_duplicate_of_a_shared_pattern_has_its_share(f: str, way: str) -> None:
+    a = assignment(f"Y[i,j]:like(A) = A[i,j]:{f} * B[i] * C[j]")
+    rng = seed(f)
+    operands = [operand(x, EXTENTS, rng) for x in a.operands]
+    values, entries = operands[0].flat[0], operands[0].entries
+    assert len(set(entries)) < len(entries)
+    expected = np.zeros_like(values)
+    for p, (i, j) in enumerate(entries):
+        expected[p] = values[p] * operands[1].dense[i] * operands[2].dense[j]
+    check(way, Problem(a, EXTENTS, operands, None, expected))
+
+
+@WAYS
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("text", ["Y[i] = A[i,j]:csr * B[j]", "Y[j] = A[i,j]:csc * B[i]"])
+def test_short_floats_are_summed_wide(text: str, dtype: str, way: str) -> None:
+    a = assignment(text, dtype)
+    n = 2049  # neither dtype can count so far by ones
+    kind = interpret.numpy_dtype(dtype)
+    extent = {"i": 1, "j": n} if a.output.vars == ("i",) else {"i": n, "j": 1}
+    ones = np.ones(n, kind)
+    flat = [ones, np.array([0, n], np.int32), np.arange(n, dtype=np.int32)]
+    sparse = Operand(a.operands[0], flat, np.ones(0), np.ones(0), [], n)
+    dense = Operand(a.operands[1], [ones], ones.astype(float), np.ones(0), [], 0)
+    check(way, Problem(a, extent, [sparse, dense], None, np.array([n], np.float32).astype(kind)))
+
+
+NOTHING = {  # assignment: the operand to spoil where no entry of A is
+    "Y[i] = A[i,j]:csr * B[j]": (1, "j"),
+    "Y[i,k] = A[i,j]:csc * B[j,k]": (1, "j"),
+    "Y[i,k] = A[i,j]:csr:pattern * B[j,k]": (1, "j"),
+    "Y[i,j]:like(A) = A[i,j]:csr * B[j]": (1, "j"),
+    "Y[i,j] = A[i,j]:csr * B[i,j]:csr": (1, "ij"),
+    "Y[i,k] = A[i,j]:csr * B[j,k]:csr": (1, "j"),
+    "Y[i,k]:csr = A[i,j]:csr * B[j,k]": (1, "j"),
+    "Y[i,k]:csr = A[i,j]:csr * B[j,k]:csr": (1, "j"),
+    "Y[i,j] = A[i,j]:csr * B[i,j] + C[i,j]:csr": (1, "ij"),
+    "Y[i] = A[i,j]:compressed,dense * B[i]": (1, "i"),
+}
+
+
+@WAYS
+@pytest.mark.parametrize("text", NOTHING)
+def test_nothing_is_read_where_there_is_no_entry(text: str, way: str) -> None:
+    p = problem(assignment(text), EXTENTS, density=0.25)
+    n, names = NOTHING[text]
+    a, b = p.operands[0], p.operands[n]
+    gone = tuple(k for k, v in enumerate(a.access.vars) if v not in names)
+    absent = ~a.present.any(axis=gone)
+    shape = [EXTENTS[v] if v in names else 1 for v in b.access.vars]
+    absent = np.broadcast_to(absent.reshape(shape), b.dense.shape)
+    values = b.flat[0].copy()
+    assert absent.any()
+    if b.access.format.is_dense:
+        values[absent] = np.nan
+    else:
+        for q, c in enumerate(b.entries):
+            values[q] = np.nan if absent[c] else values[q]
+    operands = [*p.operands]
+    operands[n] = replace(b, flat=[values, *b.flat[1:]])
+    check(way, replace(p, operands=operands))
+
+
+def test_a_stored_zero_is_an_ordinary_value() -> None:
+    p, schedule = planned(problem(assignment("Y[i] = A[i,j]:csr * B[j]"), EXTENTS, 1.0))
+    p.operands[0].flat[0][:] = 0
+    p.operands[1].flat[0][:] = np.inf
+    assert np.isnan(interpreted(p, schedule)).all() and np.isnan(referenced(p)).all()
+
+
+# ------------------------------------------------------------------- schedules
+def schedules(a: Assignment, rng: random.Random) -> tuple[Assignment, Schedule]:
+    """A legal schedule at random, and the assignment with dense tensors as its vector loop needs them."""
+    order = list(a.vars)
+    rng.shuffle(order)
+    schedule: Schedule = (Reorder(tuple(order)),)
+    v = rng.choice(order)
+    if rng.random() < 0.6:
+        a = auto.relayout(a, v)
+    more = [
+        Vectorize(v, rng.choice([2, 4]), rng.choice([1, 2, 3])),
+        Unroll(rng.choice(order), rng.choice([2, 3])),
+        Precompute(rng.choice(order)),
+        Parallelize(order[0]),
+    ]
+    rng.shuffle(more)
+    for directive in more:
+        try:
+            directives.apply((*schedule, directive), a)
+            schedule = (*schedule, directive)
+        except ScheduleError:
+            pass
+    return a, schedule
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(st.sampled_from(ROWS), st.randoms(use_true_random=False), st.sampled_from([1, 3]))
+def test_schedules_keep_the_result(text: str, rng: random.Random, threads: int) -> None:
+    p = problem(assignment(text, "float64"), EXTENTS)
+    if not p.assignment.vars:
+        return
+    a, schedule = schedules(p.assignment, rng)
+    p = p.laid_out(a)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loops, "GRAIN", 4)  # several chunks
+        y = interpreted(p, schedule, threads)
+    np.testing.assert_array_equal(y, p.expected, directives.show(schedule))
+
+
+# -------------------------------------------------------------------- assembly
+def pattern_of(text: str) -> Assignment:
+    """An assignment of patterns; dense operands, if any, keep a dtype."""
+    a = assignment(text)
+    return replace(
+        a,
+        output=replace(a.output, dtype=PATTERN),
+        operands=tuple(x if x.format.is_dense else replace(x, dtype=PATTERN) for x in a.operands),
+    )
+
+
+MERGES = [
+    "Y[i,k]:{} = A[i,j]:csr * B[j,k]:csr",
+    "Y[i,k]:{} = A[i,j]:csc * B[j,k]:csr",
+    "Y[i,k]:{} = A[i,j]:coo * B[j,k]:dcsr",
+    "Y[i,j]:{} = A[i,j]:csr + B[i,j]:csr",
+    "Y[i,j]:{} = A[i,j]:coo - B[i,j]:dcsr",
+    "Y[i,j]:{} = A[i,j]:csr * B[i,j]:csr",
+    "Y[j,i]:{} = A[i,j]:csr * B[i,j]:csr",
+    "Y[i,j]:{} = A[i,j]:csr * B[i,j]:coo + C[i,j]:dcsr",
+    "Y[i,j]:{} = A[i]:coo * B[j]:coo",
+    "Y[i,j]:{} = A[i,j]",
+    "Y[j,i]:{} = A[i,j]",
+    "Y[i,j]:{} = A[i,j]:csr * B[i,j]",
+    "Y[i,k]:{} = A[i,j,k]:csf",
+    "Y[i,l]:{} = A[i,j]:csr * B[j,k]:csr * C[k,l]:csr",
+]
+TARGETS = ["csr", "csc", "coo", "dcsr", "dcsc", "csr/int64", "dense,compressed", "compressed,dense"]
+MERGE_ROWS = [t.format(f) for t in MERGES for f in TARGETS] + [
+    "Y[i]:coo = A[i,j]:csr",
+    "Y[j]:coo = A[i,j]:csr * B[i]:coo",
+    "Y[i,j,k]:csf = A[i,j,k]:csf + B[i,j,k]:csf",
+    "Y[i,j,k]:coo = A[i,j,k]:csf * B[i,j,k]:coo",
+    "Y[i,j,l]:csf = A[i,j,k]:csf * B[k,l]:csr",
+    "Y[i,j,l]:dense,compressed,compressed = A[i,k]:csr * B[k,j,l]:csf",
+    "Y[i,j,l]:compressed,dense,compressed = A[i,k]:csr * B[k,j,l]:csf",
+    "Y[i,j,l]:dense,dense,compressed = A[i,j,k]:dense,dense,compressed * B[k,l]:csr",
+    "Y[i,j,l]:compressed(-u),singleton,compressed = A[i,k]:csr * B[k,j,l]:csf",
+    "Y[i,j,k]:csf = A[i,j,k]",
+    "Y[i,j,k]:dense,compressed,dense = A[i,j,k]",
+    "Y[i,j,k,l]:csf = A[i,j]:csr * B[k,l]:csr",
+]
+SOURCES = [f for f in MATRIX if "compressed,dense" not in f]
+SORT_TARGETS = [
+    *[t for t in TARGETS if t != "compressed,dense"],
+    "dense,compressed(-u)@1,0",
+    "compressed(-u),singleton(-u)",
+]
+SORT_ROWS = [f"Y[i,j]:{g} = A[i,j]:{f}" for f in SOURCES for g in SORT_TARGETS] + [
+    f"Y[k,i,j]:{g} = A[i,j,k]:{f}"
+    for f in [
+        "csf",
+        "coo",
+        "compressed(-ou),singleton(-ou),singleton(-ou)",
+        "dense,dense,compressed",
+    ]
+    for g in [
+        "csf",
+        "coo",
+        "dense,compressed,compressed",
+        "compressed,dense,compressed",
+        "dense,dense,compressed",
+    ]
+]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A pattern to compute, and what is expected of it."""
+
+    assignment: Assignment
+    work: str
+    extents: list[int]
+    flat: list[Array]
+    sizes: tuple[int, ...]
+    capacity: list[int]
+    counts: Array
+    expected: list[Array]
+
+    def run(self, count: bool) -> list[Array]:
+        a = self.assignment
+        order = a.vars
+        if self.work == "merge":
+            order = auto.pattern_order(a, tuple(self.extents), self.sizes)
+        kernel = pipeline.lower(Spec(a, (Reorder(order),), self.work, count))
+        results = [np.full_like(x, 7) for x in ([self.counts] if count else self.expected)]
+        interpret.run(kernel, self.flat, results, self.extents)
+        return results
+
+    def reference(self, count: bool) -> list[Array]:
+        call = functools.partial(
+            reference.assemble,
+            self.assignment,
+            self.work,
+            count,
+            tuple(self.extents),
+            tuple(self.capacity),
+        )
+        wide = any(x.dtype == np.int64 for x in self.flat)
+        with jax.enable_x64(wide):
+            return [np.asarray(x) for x in jax.jit(lambda *flat: call(flat))(*self.flat)]
+
+
+def assembly(text: str, work: str, extent: dict[str, int], pad: int = 2) -> Assembly:
+    a = pattern_of(text)
+    rng = seed(text)
+    operands = [operand(x, extent, rng, 0.3) for x in a.operands]
+    f = a.output.format
+    shape = tuple(extent[v] for v in a.output.level_vars)
+    depth = f.ndim - f.dense_tail
+    perm = starts = None
+    coords: list[tuple[int, ...]]
+    if work == "sort":
+        source = operands[0]
+        places = [
+            tuple(
+                dict(zip(source.access.level_vars, c, strict=True))[v] for v in a.output.level_vars
+            )
+            for c in source.entries
+        ]
+        order = sorted(range(len(places)), key=lambda p: (places[p], p))
+        coords = [places[p] for p in order]
+        unique = sorted(set(coords))
+        if f.levels[max(f.sparse_levels)].unique:
+            starts = np.array([*[coords.index(c) for c in unique], *[len(coords)] * (pad + 1)])
+            coords = unique
+        else:
+            starts = np.array([*range(len(coords)), *[len(coords)] * (pad + 1)])
+        perm = np.array([*order, *[source.room] * (source.room - len(order))])
+    else:
+        present: Any = False
+        for term in a.terms:
+            one = replace(
+                a,
+                terms=(replace(term, factors=tuple(range(len(term.factors))), sign=1),),
+                operands=tuple(a.operands[n] for n in term.factors),
+            )
+            masks = [replace(o, dense=(o.present & (o.dense != 0)).astype(int)) for o in operands]
+            present = present | (oracle(one, extent, [masks[n] for n in term.factors]) != 0)
+        there = _level_order(present, a.output)
+        there = there.any(axis=tuple(range(depth, f.ndim)))
+        coords = [tuple(int(x) for x in c) for c in np.argwhere(there)]
+    packed = pack(f, shape, coords, pad, None)
+    expected = [*packed.arrays]
+    if work == "sort":
+        expected += [perm.astype(f.index), starts.astype(f.index)]  # type: ignore[union-attr]
+    counts = np.array([c - pad for c in packed.capacities], np.int64)
+    flat = [x for o in operands for x in o.flat]
+    sizes = tuple(o.room for o in operands)
+    return Assembly(
+        a, work, [extent[v] for v in a.vars], flat, sizes, packed.capacities, counts, expected
+    )
+
+
+@WAYS
+@pytest.mark.parametrize("count", [True, False], ids=["count", "fill"])
+@pytest.mark.parametrize(
+    "text", [f"merge {t}" for t in MERGE_ROWS] + [f"sort {t}" for t in SORT_ROWS]
+)
+def test_patterns(text: str, count: bool, way: str) -> None:
+    work, _, row = text.partition(" ")
+    check_pattern(assembly(row, work, EXTENTS), count, way)
+
+
+@WAYS
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "merge Y[i,k]:csr = A[i,j]:csr * B[j,k]:csr",
+        "merge Y[i,j]:coo = A[i,j]",
+        "sort Y[i,j]:csc = A[i,j]:coo",
+    ],
+)
+def test_pattern_shapes(text: str, shape: str, way: str) -> None:
+    work, _, row = text.partition(" ")
+    for count in (True, False):
+        check_pattern(assembly(row, work, SHAPES[shape]), count, way)
+
+
+def check_pattern(p: Assembly, count: bool, way: str) -> None:
+    got = p.run(count) if way == "interpreter" else p.reference(count)
+    want = [p.counts] if count else p.expected
+    assert len(got) == len(want)
+    for x, y in zip(got, want, strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+def test_too_small_a_capacity_is_a_fault_that_says_what_was_needed() -> None:
+    p = assembly("Y[i,k]:csr = A[i,j]:csr * B[j,k]:csr", "merge", EXTENTS, pad=-1)
+    with pytest.raises(interpret.Fault) as info:
+        p.run(count=False)
+    assert info.value.args[-2:] == (p.counts[0], p.capacity[0])
+    pos, crd = p.reference(count=False)
+    assert pos.max() <= len(crd) and (crd == p.expected[1]).all()
+
+
+# ------------------------------------------------------- reference under JAX
+@pytest.mark.parametrize("text", FEW)
+def test_reference_is_differentiated_and_batched(text: str) -> None:
+    p = problem(assignment(text, "float64"), EXTENTS)
+    with jax.enable_x64(True):
+        flat = [jnp.asarray(x) for x in p.flat]
+        at = [n for n, x in enumerate(flat) if x.dtype == jnp.float64]
+
+        def f(*values: Any) -> Any:
+            given = dict(zip(at, values, strict=True))
+            operands = [given.get(n, x) for n, x in enumerate(flat)]
+            return reference.einsum(p.assignment, tuple(p.extents), operands)
+
+        values = [flat[n] for n in at]
+        rng = seed(text)
+        steps = [jnp.asarray(rng.integers(-2, 3, x.shape).astype(float)) for x in values]
+        for n, step in enumerate(steps):  # linear in each operand: differences are exact
+            moved = [x + step if m == n else x for m, x in enumerate(values)]
+            y, pull = jax.vjp(f, *values)
+            _, push = jax.jvp(f, values, [step if m == n else 0 * s for m, s in enumerate(steps)])
+            np.testing.assert_allclose(push, f(*moved) - y, atol=1e-9)
+            ct = jnp.asarray(rng.integers(-2, 3, y.shape).astype(float))
+            ours = jnp.sum(pull(ct)[n] * step)
+            np.testing.assert_allclose(ours, jnp.sum(ct * push), atol=1e-9)
+        stack = [jnp.stack([x, 2 * x, -x]) for x in values]
+        batched = jax.vmap(f)(*stack)
+        np.testing.assert_array_equal(batched[1], f(*[x[1] for x in stack]))
+
+
+def test_reference_is_exported_with_symbolic_extents() -> None:
+    p = problem(assignment("Y[i,k] = A[i,j]:csr * B[j,k]"), EXTENTS)
+    (k,) = jax.export.symbolic_shape("k")
+    i, _, j = p.extents
+    f = jax.jit(lambda *flat: reference.einsum(p.assignment, (i, flat[3].shape[1], j), flat))
+    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in p.flat[:3]]
+    shapes.append(jax.ShapeDtypeStruct((j, k), np.float32))
+    y = jax.export.export(f)(*shapes).call(*p.flat)
+    np.testing.assert_array_equal(y, p.expected)

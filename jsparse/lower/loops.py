@@ -15,7 +15,7 @@ in float64; within one loop it has several partial sums (`unroll`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from jsparse.errors import InternalError
 from jsparse.ir.index import Assignment, semiring
@@ -82,6 +82,8 @@ class Einsum(Walk):
     copy: int = 0  # which of the partial sums the body being emitted adds to
     skipped: bool = False  # whether some outputs may not be visited
     row: Buffer | None = None  # the workspace, while it is being filled
+    row_in_chunk: bool = False  # whether each chunk has a workspace of its own
+    checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
 
     # ---------------------------------------------------------------- facts
     @property
@@ -187,10 +189,12 @@ class Einsum(Walk):
             return [Var(f"Y_sum{suffix}", self.sum_dtype())]
         return [Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)]
 
-    def counted(self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors) -> Stmt:
+    def counted(
+        self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
+    ) -> Stmt:
         if d == 0 and self.nest.parallel:
-            return self.parallel(lo, hi, lambda a, b: For(v, a, b, body), cursors)
-        return For(v, lo, hi, body)
+            return self.parallel(lo, hi, lambda a, b: block(*head, For(v, a, b, body)), cursors)
+        return super().counted(d, v, lo, hi, body, cursors, head)
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         count = self.nest.unroll[1] if self.nest.unroll and self.nest.unroll[0] == self.order[d] else 1
@@ -341,9 +345,11 @@ class Einsum(Walk):
         )
 
     # -------------------------------------------------------------- parallel
-    def range(self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors) -> Stmt:
+    def range(
+        self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors, head: list[Stmt]
+    ) -> Stmt:
         def chunk(a: Expr, b: Expr) -> Stmt:
-            return block(Decl(p, a, mutable=True), Decl(end, b), loop)
+            return block(*head, Decl(p, a, mutable=True), Decl(end, b), loop)
 
         if d == 0 and self.nest.parallel:
             return self.parallel(lo, hi, chunk, cursors)
@@ -388,11 +394,13 @@ class Einsum(Walk):
 
         body: list[Stmt] = [Decl(begin, cut(c)), Decl(end, cut(add(c, ONE)))]
         for t in self.binding.tensors.values():
-            if self.splits(t, name):
+            if driver is None and self.splits(t, name):
                 body += checks(t, begin, end, 1)
+                self.checked.add(t.number)
         if self.nest.workspace:
             row = Buffer(f"w_{self.nest.workspace}", self.base)
             body.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
+            self.row_in_chunk = True
         body.append(chunk(begin, end))
         stmts += [Decl(Var("chunks"), chunks), Parallel(c, Var("chunks"), block(*body))]
         return block(*stmts)
@@ -431,15 +439,12 @@ def lower(nest: Nest) -> Kernel:
         raise InternalError("an output can share the pattern of a factor of the only term")
     body = walk.visit(0, cursors, {})
     head: list[Stmt] = [Decl(dims[v], e) for v, e in binding.extents.items()]
-    whole = [
-        t for t in binding.tensors.values()
-        if not (nest.parallel and walk.splits(t, nest.parallel))
-    ]
-    for t in whole:
-        head += checks(t, ZERO, ONE)
+    for t in binding.tensors.values():
+        if t.number not in walk.checked:
+            head += checks(t, ZERO, ONE)
     before, after = _zeroing(walk, binding)
     head += before
-    if nest.workspace and not nest.parallel:
+    if nest.workspace and not walk.row_in_chunk:
         head.append(Scratch(Buffer(f"w_{nest.workspace}", walk.base), dims[nest.workspace], zero=True))
     tail: list[Stmt] = list(after)
     if target is not result:

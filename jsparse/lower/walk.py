@@ -179,11 +179,13 @@ class Walk:
         v = Var(self.order[d])
         head, go_on = self.follow(its, cursors, v)
         body = go_on(lambda cs: self.visit(d + 1, cs, {**env, v.name: v}))
-        return block(*head, self.counted(d, v, ZERO, self.extents[v.name], body, cursors))
+        return self.counted(d, v, ZERO, self.extents[v.name], body, cursors, head)
 
-    def counted(self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors) -> Stmt:
-        """A `For`; where a subclass splits a loop among threads it does so here."""
-        return For(v, lo, hi, body)
+    def counted(
+        self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
+    ) -> Stmt:
+        """A `For` after the statements `head`; where a subclass splits a loop among threads it does so here."""
+        return block(*head, For(v, lo, hi, body))
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         c = its[n]
@@ -194,12 +196,11 @@ class Walk:
         inner = {**env, v.name: v}
         if not c.grouped:
             body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p)}, inner))
-            loop = self.counted(d, p, lo, hi, block(Decl(v, c.coordinate(p)), body), cursors)
-            return block(*head, loop)
+            return self.counted(d, p, lo, hi, block(Decl(v, c.coordinate(p)), body), cursors, head)
         group = Var(c.position + "_group")
         body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p, group)}, inner))
         loop = self.groups(p, group, end, v, c, body)
-        return block(*head, self.range(d, p, end, lo, hi, loop, cursors))
+        return self.range(d, p, end, lo, hi, loop, cursors, head)
 
     def groups(self, p: Var, group: Var, end: Var, v: Var, c: Cursor, body: Stmt) -> Stmt:
         """while p < end: the group [p, group) of equal coordinates v, then on to the next."""
@@ -216,9 +217,11 @@ class Walk:
             ),
         )
 
-    def range(self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors) -> Stmt:
+    def range(
+        self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors, head: list[Stmt]
+    ) -> Stmt:
         """Declares the interval [p, end) that `loop` consumes; the other place where threads come in."""
-        return block(Decl(p, lo, mutable=True), Decl(end, hi), loop)
+        return block(*head, Decl(p, lo, mutable=True), Decl(end, hi), loop)
 
     def follow(
         self, its: Cursors, cursors: Cursors, v: Var
