@@ -23,7 +23,11 @@ from jsparse.convert import eye as eye
 from jsparse.convert import fromdense as fromdense
 from jsparse.convert import random as random
 from jsparse.convert import todense as todense
+from jsparse.explain import Explanation as Explanation
+from jsparse.explain import explain as explain
 from jsparse.ffi import register as _register
+from jsparse.files import load as load
+from jsparse.files import save as save
 from jsparse.format import Format as Format
 from jsparse.functions import add as add
 from jsparse.functions import concatenate as concatenate

@@ -11,6 +11,7 @@ cached `jax.jit`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -95,8 +96,15 @@ def einsum(
       CapacityError: a sparse result of unknown size under `jit`.
       ScheduleError: an illegal schedule.
     """
+    key = None
+    if nse is None and like is None:
+        key = (subscripts, out_format, schedule, _signature(operands))
+        known = _programs.get(key) if key[-1] is not None else None
+        if known is not None:
+            return known(operands)
     problem, extent, ops = _pose(subscripts, operands)
-    return evaluate(problem, extent, ops, Wish(out_format, nse, like, _schedule(schedule)))
+    wish = Wish(out_format, nse, like, _schedule(schedule))
+    return evaluate(problem, extent, ops, wish, key if key and key[-1] is not None else None)
 
 
 def _pose(subscripts: str, operands: tuple[Any, ...]) -> tuple[Problem, dict[str, int], list[Any]]:
@@ -162,27 +170,79 @@ class Job:
         return replace(source.transpose(tuple(names.index(v) for v in self.problem.output)), data=data)
 
 
-def evaluate(problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish) -> Any:
+def evaluate(
+    problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, key: Any = None
+) -> Any:
     """The result: through a cached `jit` if everything is concrete, in line inside a trace."""
     if traced(*jax.tree.leaves((ops, wish.like))):
         return solve(prepare(problem, extent, ops, wish), wish)
-    return _eager(prepare(problem, extent, [_on_device(x) for x in ops], wish, promote=False), wish)
+    return _eager(prepare(problem, extent, [_on_device(x) for x in ops], wish, promote=False), wish, key)
 
 
 def _on_device(x: Any) -> Any:
     return x if isinstance(x, (SparseArray, jax.Array)) else jnp.asarray(x)
 
 
-def _eager(job: Job, wish: Wish) -> Any:
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A jitted einsum whose result is dense or takes an operand's pattern: what a repeated eager call runs."""
+
+    run: Any
+    job: Job
+    plain: bool  # a dense result: the values are the result
+
+    def __call__(self, ops: Sequence[Any]) -> Any:
+        thawed = tuple(x.unfreeze() if type(x) is SparseArray and x.pattern is not None else x for x in ops)
+        data = self.run(thawed, None)
+        return data if self.plain else replace(self.job, ops=tuple(ops)).wrap(data, None)
+
+
+_programs: dict[Any, Program] = {}
+_MOST_PROGRAMS = 4096
+
+
+_concrete: list[type] = []  # the type of concrete JAX arrays, known once there is one
+
+
+def _signature(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """What, beside dtypes, decides how concrete operands are run; None if one is traced or of another type.
+
+    On the path of every eager call, hence the plain type comparisons.
+    """
+    if not _concrete:
+        with jax.ensure_compile_time_eval():
+            _concrete.append(type(jnp.zeros(())))
+    array = _concrete[0]
+    parts: list[Any] = []
+    for x in operands:
+        if type(x) is SparseArray:
+            if type(x.data) is not array or (x.structure and type(x.structure[-1]) is not array):
+                return None
+            parts += (x.format, x.shape, x.pattern)
+        elif type(x) is array:
+            parts.append(x.shape)
+        else:
+            return None
+    return tuple(parts)
+
+
+def _eager(job: Job, wish: Wish, key: Any = None) -> Any:
     if job.output.computed and wish.like is None:  # counts its entries, so it cannot be one program
         return solve(_promote(job), wish)
-    job = _agree(job, wish, only_frozen=True)
-    thawed = tuple(x.unfreeze() if isinstance(x, SparseArray) else x for x in job.ops)
+    agreed = _agree(job, wish, only_frozen=True)
+    thawed = tuple(x.unfreeze() if isinstance(x, SparseArray) else x for x in agreed.ops)
     like = wish.like.unfreeze() if wish.like is not None else None
     trusted_like = wish.like is not None and wish.like.frozen
-    plain = wish.out_format if job.output.format.is_dense else None
-    run = _jitted(job.problem, tuple(job.extent.items()), plain, wish.schedule, job.trusted, trusted_like)
-    result = job.wrap(run(thawed, like), wish.like)
+    plain = job.output.format.is_dense
+    out_format = wish.out_format if plain else None
+    run = _jitted(
+        agreed.problem, tuple(agreed.extent.items()), out_format, wish.schedule, agreed.trusted, trusted_like
+    )
+    if key is not None and agreed.ops == job.ops and (plain or wish.out_format is None):
+        if len(_programs) >= _MOST_PROGRAMS:
+            _programs.clear()
+        _programs[key] = Program(run, replace(agreed, ops=()), plain)
+    result = agreed.wrap(run(thawed, like), wish.like)
     if wish.out_format is not None and isinstance(result, SparseArray):
         return to(result, wish.out_format)
     return result

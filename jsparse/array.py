@@ -31,9 +31,9 @@ from jsparse.format import Format
 
 
 class Pattern:
-    """The structure of a frozen array: index arrays on the host, equal and hashed by content.
+    """The structure of a frozen array: index arrays on the host, interned by content.
 
-    Equal patterns are the same object, so what is derived from one (a transposed pattern, a product's pattern) is
+    Equal patterns are the same object: comparing them is comparing identities, and what is derived from one (a transposed pattern, a product's pattern) is
     computed once in a process: see `derived`.
     """
 
@@ -62,12 +62,6 @@ class Pattern:
             cls._known[digest] = self
             return self
 
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Pattern) and self.digest == other.digest
-
     def __repr__(self) -> str:
         return f"Pattern({self.format}, {self.shape}, {self.digest.hex()[:8]})"
 
@@ -76,6 +70,8 @@ class Pattern:
 
     def device(self) -> tuple[jax.Array, ...]:
         """The index arrays as JAX arrays, transferred once."""
+        if self._device is not None:
+            return self._device
         with self._lock:
             if self._device is None:
                 with jax.ensure_compile_time_eval():
@@ -227,7 +223,9 @@ class SparseArray:
 
     def unfreeze(self) -> SparseArray:
         """The array with its index arrays as leaves again."""
-        return self if self.pattern is None else replace(self, structure=self.pattern.device(), pattern=None)
+        if self.pattern is None:
+            return self
+        return SparseArray(self.data, self.pattern.device(), self.shape, self.format)
 
     def block_until_ready(self) -> SparseArray:
         jax.block_until_ready((self.data, self.structure))

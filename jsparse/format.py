@@ -16,8 +16,9 @@ A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels t
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from jsparse.errors import FormatError
 from jsparse.levels import LEVELS, Compressed, Dense, Level, Singleton
@@ -32,8 +33,16 @@ class Format:
     levels: tuple[Level, ...]
     order: tuple[int, ...]
     index: str = "int32"
+    _hash: int = field(default=0, init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash  # part of every jit cache key: computed once
+
+    def __reduce__(self) -> Any:
+        return Format, (self.levels, self.order, self.index)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.levels, self.order, self.index)))
         if sorted(self.order) != list(range(len(self.levels))):
             raise FormatError(
                 f"format: mode order {self.order} is not a permutation of the "

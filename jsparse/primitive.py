@@ -12,7 +12,8 @@ Operands travel flat, in the order of `lower.buffers`; `extents` are those of `a
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -38,6 +39,15 @@ assemble_p = Primitive("jsparse_assemble")
 assemble_p.multiple_results = True
 
 Arrays = Sequence[Any]
+Observer = Callable[[str, Assignment, pipeline.Spec, tuple[auto.Candidate, ...]], None]
+_observer: ContextVar[Observer | None] = ContextVar("jsparse_observer", default=None)
+
+
+def set_observer(observer: Observer | None) -> Observer | None:
+    """Have `observer` told of every kernel planned in this context (`js.explain`); returns the one before."""
+    before = _observer.get()
+    _observer.set(observer)
+    return before
 
 
 # ------------------------------------------------------------------- operands
@@ -177,6 +187,10 @@ def _assemble_abstract(
     *flat: Any, assignment: Assignment, work: str, count: bool, extents: tuple[int, ...], capacity: tuple[int, ...]
 ) -> Any:
     check_shapes(assignment, extents, flat)
+    observer = _observer.get()
+    if observer is not None:
+        spec = _assemble_spec(assignment, work, count, extents, flat)
+        observer(f"pattern, {work}", assignment, spec, ())
     groups = assemble.groups(assignment)
     if count:
         return [ShapedArray((len(groups),), jnp.dtype("int64"))]
@@ -239,12 +253,16 @@ def contract(
     if all(x.format.is_dense for x in a.operands) and not a.sampled:
         return _dense(a, flat)
     numbers = tuple(extents[v] for v in a.vars)
+    candidates: tuple[auto.Candidate, ...] = ()
     if schedule is None:
         sizes = tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in numbers)
         plan = auto.plan(a, sizes, sizes_of(a, flat))
-        planned, schedule = plan.assignment, plan.schedule
+        planned, schedule, candidates = plan.assignment, plan.schedule, plan.candidates
     else:
         planned = a
+    observer = _observer.get()
+    if observer is not None:
+        observer("values", planned, pipeline.Spec(planned, schedule), candidates)
     parts, own = split(a, flat)
     for n, access in enumerate(planned.operands):
         order = access.format.order

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`js.explain`: what jsparse does with an einsum, as text: formats, conversions, candidates, schedule, kernel.
+
+Everything is shown as it would run; nothing is executed but what the decision itself needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from jsparse import api, pipeline, primitive
+from jsparse.array import SparseArray
+from jsparse.errors import CapacityError
+from jsparse.ir.index import Assignment
+from jsparse.schedule import auto, directives
+
+
+@dataclass
+class Explanation:
+    """The steps of one call.  `str()` shows them all; `kernels` has the C++ texts."""
+
+    headline: str
+    steps: list[str] = field(default_factory=list)
+    kernels: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        parts = [self.headline, *self.steps]
+        for n, text in enumerate(self.kernels):
+            parts += ["", f"--- kernel {n + 1} of {len(self.kernels)}", text.rstrip()]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+
+def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
+    """What `js.einsum(subscripts, *operands, **wish)` does.
+
+    Returns:
+      An `Explanation`, which prints: the operands with formats; the result's format and why; each kernel with its
+      assignment, loop order, schedule, predicted cost, the candidates it won against, and its C++ text.
+    """
+    out = Explanation(f"einsum {subscripts!r}")
+    for n, x in enumerate(operands):
+        out.steps.append(f"  operand {n}: {_describe(x)}")
+    with _watch(out):
+        y = jax.eval_shape(_capacity(subscripts, operands, wish), *operands)
+    out.steps.insert(len(operands), f"  result:    {_describe(y)}")
+    return out
+
+
+def _capacity(subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]) -> Callable[..., Any]:
+    """The call as a function to trace; a computed pattern gets a capacity, since nothing is counted."""
+
+    def call(*ops: Any) -> Any:
+        try:
+            return api.einsum(subscripts, *ops, **wish)
+        except CapacityError:
+            most = max((x.nse for x in ops if isinstance(x, SparseArray)), default=1)
+            return api.einsum(subscripts, *ops, **{**wish, "nse": most})
+
+    return call
+
+
+def _describe(x: Any) -> str:
+    if isinstance(x, SparseArray):
+        frozen = "frozen " if x.frozen else ""
+        return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {x.data.shape[0]} stored entries"
+    return f"dense {getattr(x, 'dtype', type(x).__name__)}[{','.join(map(str, getattr(x, 'shape', ())))}]"
+
+
+@contextmanager
+def _watch(out: Explanation) -> Iterator[None]:
+    """Record each kernel as it is planned."""
+
+    def note(kind: str, a: Assignment, spec: pipeline.Spec, candidates: tuple[auto.Candidate, ...]) -> None:
+        number = len(out.kernels) + 1
+        formats = "  ".join(f"{x.name}: {x.format}" for x in (*a.operands, a.output))
+        out.steps.append(f"  kernel {number}:  {a.brief()}   ({kind})")
+        out.steps.append(f"    formats:    {formats}")
+        out.steps.append(f"    schedule:   {directives.show(spec.schedule)}")
+        for rank, c in enumerate(candidates):
+            vector = f" vectorize({','.join(map(str, c.vector))})" if c.vector else ""
+            workspace = f" precompute({c.workspace})" if c.workspace else ""
+            label = "    candidates: " if rank == 0 else "                "
+            chosen = "   <- chosen: the least" if rank == 0 else ""
+            out.steps.append(
+                f"{label}{c.cost / 1000:10.1f} us  reorder({','.join(c.order)}){workspace}{vector}{chosen}"
+            )
+        out.kernels.append(pipeline.text(spec))
+
+    before = primitive.set_observer(note)
+    try:
+        yield
+    finally:
+        primitive.set_observer(before)

@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that all test modules share."""
+
+from collections.abc import Iterator
+
+import jax
+import pytest
+
+
+@pytest.fixture(scope="module")
+def x64() -> Iterator[None]:
+    """64-bit types, in every thread, for the module: `pytestmark = pytest.mark.usefixtures("x64")`."""
+    before = jax.config.jax_enable_x64
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", before)
