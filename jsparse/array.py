@@ -33,8 +33,8 @@ from jsparse.format import Format
 class Pattern:
     """The structure of a frozen array: index arrays on the host, interned by content.
 
-    Equal patterns are the same object: comparing them is comparing identities, and what is derived from one (a transposed pattern, a product's pattern) is
-    computed once in a process: see `derived`.
+    Equal patterns are the same object: comparing them is comparing identities, and what is derived from one (a
+    transposed pattern, a product's pattern) is computed once in a process: see `derived`.
     """
 
     __slots__ = ("__weakref__", "_derived", "_device", "_lock", "arrays", "digest", "format", "shape")
@@ -267,27 +267,27 @@ def validate(
     `unique`: no entry is stored twice (known only if ordered).
     """
     by_name = dict(zip(format.array_names(), arrays, strict=True))
-    parents = 1
+    capacity, lo, hi = 1, 0, 1  # positions of the level above: room, and the range in use
     ordered = unique = True
-    group: np.ndarray | None = None  # for each position, whether it starts a new prefix of coordinates
-    last = max(format.sparse_levels, default=-1)
+    first = np.ones(1, bool)  # whether a used position above differs from the one before it
     for n, (level, mode) in enumerate(zip(format.levels, format.order, strict=True)):
         what = f"{where}: level {n} ({level}, mode {mode})"
         if level.full:
-            parents *= shape[mode]
+            capacity, lo, hi = capacity * shape[mode], lo * shape[mode], hi * shape[mode]
+            first = np.ones(hi - lo if n < max(format.sparse_levels) else 0, bool)
             continue
         crd = by_name[n, "crd"]
-        starts = None
         if (n, "pos") in by_name:
             pos = by_name[n, "pos"]
-            _check_pos(pos, parents, crd.shape[0], what)
-            lo, hi = int(pos[0]), int(pos[-1])
+            _check_pos(pos, capacity, lo, hi, crd.shape[0], what)
+            fibers = pos[lo:hi] - pos[lo]
+            lo, hi = int(pos[lo]), int(pos[hi])
             starts = np.zeros(hi - lo + 1, bool)
-            starts[pos - lo] = True
+            starts[fibers] = True
             starts = starts[:-1]
         else:
-            lo, hi = 0, parents
-            starts = group
+            starts = first
+        capacity = crd.shape[0]
         used = crd[lo:hi]
         bad = np.flatnonzero((used < 0) | (used >= shape[mode]))
         if bad.size:
@@ -296,39 +296,35 @@ def validate(
                 f"{what}: coordinate {int(crd[k])} at position {k} is out of range, "
                 f"expected 0 <= coordinate < {shape[mode]}"
             )
-        if used.size > 1:
-            assert starts is not None
-            inner = ~starts[1:]
-            down = used[1:] < used[:-1]
-            same = used[1:] == used[:-1]
-            ordered &= not bool(np.any(down & inner))
-            below = n + 1 < format.ndim and format.levels[n + 1].branchless
-            group = np.concatenate([[True], starts[1:] | ~same]) if below else None
-            if not below:
-                repeated = bool(np.any(same & inner))
-                unique &= not (repeated and n == last)
-                if repeated and n != last:
-                    raise StructureError(
-                        f"{what}: a coordinate occurs twice in one fiber; merge the fibers, or build the array from "
-                        f"coordinates with js.coo"
-                    )
-        else:
-            group = np.ones(used.size, bool)
-        parents = hi
+        inner = ~starts[1:]
+        same = (used[1:] == used[:-1]) & inner
+        ordered &= not bool(np.any((used[1:] < used[:-1]) & inner))
+        first = np.concatenate([np.ones(min(used.size, 1), bool), ~same])
+        grouped = n + 1 < format.ndim and format.levels[n + 1].branchless
+        if not grouped and bool(np.any(same)):
+            if n != max(format.sparse_levels):
+                raise StructureError(
+                    f"{what}: a coordinate occurs twice in one fiber; merge the fibers, or build the array from "
+                    f"coordinates with js.coo"
+                )
+            unique = False
     return ordered, unique and ordered
 
 
-def _check_pos(pos: np.ndarray, parents: int, capacity: int, what: str) -> None:
+def _check_pos(pos: np.ndarray, parents: int, lo: int, hi: int, capacity: int, what: str) -> None:
+    """That `pos` has an entry for each of `parents` positions, and describes fibers for those in [lo, hi)."""
     if pos.shape != (parents + 1,):
         raise StructureError(f"{what}: pos has shape {pos.shape}, expected ({parents + 1},)")
-    if pos[0] < 0:
-        raise StructureError(f"{what}: pos[0] is {int(pos[0])}, expected 0 or more")
-    down = np.flatnonzero(pos[1:] < pos[:-1])
+    if pos[lo] < 0:
+        raise StructureError(f"{what}: pos[{lo}] is {int(pos[lo])}, expected 0 or more")
+    down = np.flatnonzero(pos[lo + 1 : hi + 1] < pos[lo:hi])
     if down.size:
-        k = int(down[0]) + 1
+        k = lo + int(down[0]) + 1
         raise StructureError(f"{what}: pos[{k}] is {int(pos[k])}, less than pos[{k - 1}] = {int(pos[k - 1])}")
-    if pos[-1] > capacity:
-        raise StructureError(f"{what}: pos ends at {int(pos[-1])} but there are {capacity} coordinates")
+    if pos[hi] > capacity:
+        raise StructureError(
+            f"{what}: pos[{hi}] is {int(pos[hi])}, but there are {capacity} coordinates"
+        )
 
 
 def same_pattern(a: SparseArray, b: SparseArray) -> bool:

@@ -329,7 +329,7 @@ def _assemble(
     *flat: Any, assignment: Assignment, work: str, count: bool, extents: tuple[int, ...], capacity: tuple[int, ...]
 ) -> Any:
     return assemble_p.bind(
-        *flat, assignment=assignment, work=work, count=count, extents=extents, capacity=capacity
+        *flat, assignment=assignment, work=work, count=count, extents=extents, capacity=capacity, batch=()
     )
 
 
@@ -342,7 +342,8 @@ def assemble_pattern(
     """
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
-    run = partial(_assemble, *flat, assignment=a, work=work, extents=numbers)
+    bind = partial(assemble_p.bind, batch=()) if traced(*flat) else _assemble
+    run = partial(bind, *flat, assignment=a, work=work, extents=numbers)
     if nse is None:
         if traced(*flat):
             raise CapacityError(

@@ -6,7 +6,7 @@ Everything is shown as it would run; nothing is executed but what the decision i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,29 +47,29 @@ def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
     out = Explanation(f"einsum {subscripts!r}")
     for n, x in enumerate(operands):
         out.steps.append(f"  operand {n}: {_describe(x)}")
-    with _watch(out):
-        y = jax.eval_shape(_capacity(subscripts, operands, wish), *operands)
-    out.steps.insert(len(operands), f"  result:    {_describe(y)}")
+    counted = False
+    try:
+        y = _trace(out, subscripts, operands, wish)
+    except CapacityError:  # nothing is executed, so nothing is counted: any capacity shows the kernels
+        most = max((x.nse for x in operands if isinstance(x, SparseArray)), default=1)
+        counted = True
+        del out.steps[len(operands) :]
+        out.kernels.clear()
+        y = _trace(out, subscripts, operands, {**wish, "nse": most})
+    out.steps.insert(len(operands), f"  result:    {_describe(y, counted)}")
     return out
 
 
-def _capacity(subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]) -> Callable[..., Any]:
-    """The call as a function to trace; a computed pattern gets a capacity, since nothing is counted."""
-
-    def call(*ops: Any) -> Any:
-        try:
-            return api.einsum(subscripts, *ops, **wish)
-        except CapacityError:
-            most = max((x.nse for x in ops if isinstance(x, SparseArray)), default=1)
-            return api.einsum(subscripts, *ops, **{**wish, "nse": most})
-
-    return call
+def _trace(out: Explanation, subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]) -> Any:
+    with _watch(out):
+        return jax.eval_shape(lambda *ops: api.einsum(subscripts, *ops, **wish), *operands)
 
 
-def _describe(x: Any) -> str:
+def _describe(x: Any, counted: bool = False) -> str:
     if isinstance(x, SparseArray):
         frozen = "frozen " if x.frozen else ""
-        return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {x.data.shape[0]} stored entries"
+        entries = "entries counted at run time" if counted else f"{x.data.shape[0]} stored entries"
+        return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {entries}"
     return f"dense {getattr(x, 'dtype', type(x).__name__)}[{','.join(map(str, getattr(x, 'shape', ())))}]"
 
 

@@ -41,7 +41,7 @@ def _split(text: str, part: str, ndim: int | None, where: str) -> tuple[list[str
         return list(head), list(tail), -1
     if ndim is not None and n > ndim:
         raise _fail(text, f"{where} has {ndim} mode(s) but its subscripts {part!r} name {n} and '...'")
-    return list(head), list(tail), (ndim or 0) - n
+    return list(head), list(tail), 0 if ndim is None else ndim - n
 
 
 def parse_einsum(text: str, ndims: tuple[int, ...]) -> Einsum:

@@ -26,12 +26,14 @@ class Spec:
     """A kernel to be: what it computes, and how.
 
     `work`: "einsum" (values), or "merge" or "sort" (patterns, see `lower.assemble`); `count`: only count entries.
+    `batch`: for each batch axis, outermost first, which arguments have it in front (all results do).
     """
 
     assignment: Assignment
     schedule: Schedule = ()
     work: str = "einsum"
     count: bool = False
+    batch: tuple[tuple[bool, ...], ...] = ()
 
     def recipe(self) -> str:
         """The text from which `from_recipe` makes an equal spec."""
@@ -41,6 +43,7 @@ class Spec:
                 "schedule": directives.show(self.schedule),
                 "work": self.work,
                 "count": self.count,
+                "batch": ["".join("01"[m] for m in mask) for mask in self.batch],
             }
         )
 
@@ -48,7 +51,8 @@ class Spec:
 def from_recipe(text: str) -> Spec:
     """The inverse of `Spec.recipe`."""
     d = json.loads(text)
-    return Spec(parse_assignment(d["assignment"]), parse_schedule(d["schedule"]), d["work"], d["count"])
+    batch = tuple(tuple(c == "1" for c in mask) for mask in d["batch"])
+    return Spec(parse_assignment(d["assignment"]), parse_schedule(d["schedule"]), d["work"], d["count"], batch)
 
 
 @lru_cache(maxsize=4096)
@@ -76,7 +80,7 @@ def text(spec: Spec) -> str:
         f"{what}      {'  '.join(formats)}      {spec.assignment.output.dtype}",
         f"schedule: {how}",
     )
-    return cpp.emit(Kernel(kernel.args, kernel.results, kernel.body, title))
+    return cpp.emit(Kernel(kernel.args, kernel.results, kernel.body, title), spec.batch)
 
 
 def resolve(key: str, recipe: str) -> str:

@@ -165,7 +165,8 @@ def _entries(access: Access, arrays: Arrays, extent: Extents, dtype: str) -> Ent
     """Every position of the sparse part of a tensor, with its coordinates and values."""
     arrays = list(arrays)
     values = arrays.pop(0) if access.dtype != PATTERN else None
-    by_name = dict(zip(access.format.array_names(), arrays, strict=True))
+    narrow = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays]
+    by_name = dict(zip(access.format.array_names(), narrow, strict=True))
     depth = access.format.ndim - access.format.dense_tail
     count: Any = 1  # positions of the level, of which [lo, hi) hold entries
     lo, hi = jnp.int32(0), jnp.int32(1)
@@ -310,24 +311,27 @@ def assemble(
       coordinates 0, positions of the end, and in the permutation its length.
     """
     extent: Extents = dict(zip(a.vars, extents, strict=True))
-    with jax.enable_x64(True):  # counts are 64 bits wide, whatever the program's default
-        if work == "sort":
-            coords, valid, perm = _sorted(a, extent, flat)
-        else:
-            coords, valid = _merged(a, extent, flat)
-        new, rank = _numbering(a, coords, valid, work)
-        groups = patterns.groups(a)
-        if count:
-            return [jnp.stack([jnp.sum(new[g.first], dtype=jnp.int64) for g in groups])]
-        index = jnp.dtype(a.output.format.index)
-        room = dict(zip([g.first for g in groups], capacity, strict=True))
-        out = [x.astype(index) for x in _packed(a, extent, coords, new, rank, room)]
-        if work == "sort":
-            ends = rank[groups[-1].first] + 1
-            starts = jnp.zeros(capacity[-1] + 1, jnp.int64)
-            starts = jnp.cumsum(starts.at[ends].add(valid, mode="drop"))
-            out += [perm.astype(index), starts.astype(index)]
-        return out
+    if work == "sort":
+        coords, valid, perm = _sorted(a, extent, flat)
+    else:
+        coords, valid = _merged(a, extent, flat)
+    new, rank = _numbering(a, coords, valid, work)
+    groups = patterns.groups(a)
+    if count:
+        return [_as(jnp.stack([jnp.sum(new[g.first]) for g in groups]), "int64")]
+    room = dict(zip([g.first for g in groups], capacity, strict=True))
+    out = _packed(a, extent, coords, new, rank, room)
+    if work == "sort":
+        starts = jnp.zeros(capacity[-1] + 1, int)
+        starts = starts.at[rank[groups[-1].first] + 1].add(valid, mode="drop")
+        out += [perm, jnp.cumsum(starts)]
+    return [_as(x, a.output.format.index) for x in out]
+
+
+def _as(x: Any, dtype: str) -> Any:
+    """`x` as `dtype`, which may be 64 bits wide also where JAX's default is 32."""
+    with jax.enable_x64(True):
+        return lax.convert_element_type(x, jnp.dtype(dtype))
 
 
 def _stored(a: Assignment) -> tuple[str, ...]:
@@ -368,7 +372,7 @@ def _numbering(
         for c in coords[: g.last + 1]:
             changed |= c != jnp.roll(c, 1)
         new[g.first] = valid if keep else valid & changed
-        rank[g.first] = jnp.cumsum(new[g.first], dtype=jnp.int64) - 1
+        rank[g.first] = jnp.cumsum(new[g.first]) - 1
     return new, rank
 
 
@@ -382,7 +386,7 @@ def _packed(
 ) -> list[Any]:
     """The arrays of the output's levels: coordinates put in place, children counted and summed."""
     out: list[Any] = []
-    parent: Any = jnp.int64(0)  # of each entry, among `parents` positions
+    parent: Any = jnp.zeros(coords[0].shape, int)  # of each entry, among `parents` positions
     parents: Any = 1
     for n, level in enumerate(a.output.format.levels[: len(coords)]):
         if level.full:
@@ -392,7 +396,7 @@ def _packed(
         if not level.branchless:
             first, size = n, room[n]
             fits = new[n] & (rank[n] < size)
-            pos = jnp.zeros(parents + 1, jnp.int64)
+            pos = jnp.zeros(parents + 1, int)
             out.append(jnp.cumsum(pos.at[parent + 1].add(fits, mode="drop")))
             parent, parents = rank[n], size
         at = jnp.where(new[first], rank[first], size)

@@ -68,4 +68,13 @@ static inline int64_t js_size(const js_buffer* b) {
   return n;
 }
 
+// Element `k` of a buffer along its first `axes` axes.
+static inline js_buffer js_element(const js_buffer* b, int64_t axes, int64_t k, int64_t item) {
+  js_buffer e;
+  e.dims = b->dims + axes;
+  e.rank = b->rank - axes;
+  e.data = (char*)b->data + k * js_size(&e) * item;
+  return e;
+}
+
 #endif  // JSPARSE_CPU_VALUE_H_

@@ -34,9 +34,10 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
 class Cpp(CStyle):
     """The C++ emitter."""
 
-    def __init__(self, kernel: loop.Kernel) -> None:
+    def __init__(self, kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...]) -> None:
         super().__init__()
         self.kernel = kernel
+        self.batch = batch
         self.functions: list[str] = []
         self.in_chunk = False
         self.uses_sets = False
@@ -139,12 +140,50 @@ class Cpp(CStyle):
         text = [
             *head,
             *self.functions,
-            'extern "C" int32_t jsparse_kernel(js_context* ctx, const js_buffer* args, const js_buffer* results,',
-            "                                  const int64_t* extents) {",
+            *self.signature("static int32_t one" if self.batch else 'extern "C" int32_t jsparse_kernel'),
             *self.lines,
             "}",
+            *(self.batched() if self.batch else ()),
         ]
         return "\n".join(text) + "\n"
+
+    def signature(self, name: str) -> list[str]:
+        pad = " " * (len(name) + 1)
+        return [
+            f"{name}(js_context* ctx, const js_buffer* args, const js_buffer* results,",
+            f"{pad}const int64_t* extents) {{",
+        ]
+
+    def batched(self) -> list[str]:
+        """The entry of a batched kernel: `one` for each element, on base pointers shifted past the batch axes."""
+        n_args, n_results, axes = len(self.kernel.args), len(self.kernel.results), len(self.batch)
+        lines = ["", *self.signature('extern "C" int32_t jsparse_kernel')]
+        lines.append(f"  js_buffer arg[{max(n_args, 1)}], result[{max(n_results, 1)}];")
+        for axis, mask in enumerate(self.batch):
+            n = mask.index(True)
+            before = sum(m[n] for m in self.batch[:axis])
+            lines.append(f"  const int64_t n{axis} = args[{n}].dims[{before}];")
+        for axis in range(axes):
+            pad = "  " * (axis + 1)
+            lines.append(f"{pad}for (int64_t b{axis} = 0; b{axis} < n{axis}; ++b{axis}) {{")
+        pad = "  " * (axes + 1)
+        for k, b in enumerate(self.kernel.args):
+            own = [axis for axis, mask in enumerate(self.batch) if mask[k]]
+            lines.append(f"{pad}arg[{k}] = js_element(&args[{k}], {len(own)}, {self.flat(own)}, {SIZES[b.dtype]});")
+        for k, b in enumerate(self.kernel.results):
+            every = list(range(axes))
+            lines.append(f"{pad}result[{k}] = js_element(&results[{k}], {axes}, {self.flat(every)}, {SIZES[b.dtype]});")
+        lines += [f"{pad}const int32_t fault = one(ctx, arg, result, extents);", f"{pad}if (fault) return fault;"]
+        lines += ["  " * (axis + 1) + "}" for axis in reversed(range(axes))]
+        return [*lines, "  return JS_OK;", "}"]
+
+    @staticmethod
+    def flat(axes: list[int]) -> str:
+        """Number of the present element among the batch axes `axes`, row-major."""
+        text = "0"
+        for axis in axes:
+            text = f"b{axis}" if text == "0" else f"({text}) * n{axis} + b{axis}"
+        return text
 
     def vector_types(self) -> list[str]:
         for dtype, lanes, _ in sorted(self.sums):
@@ -182,6 +221,6 @@ def hsum(dtype: str, lanes: int, op: str) -> str:
     return "\n".join(lines)
 
 
-def emit(kernel: loop.Kernel) -> str:
-    """The text of a kernel."""
-    return Cpp(kernel).module()
+def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = ()) -> str:
+    """The text of a kernel; `batch` says for each batch axis which arguments have it (see `pipeline.Spec`)."""
+    return Cpp(kernel, batch).module()

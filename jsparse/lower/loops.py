@@ -129,6 +129,13 @@ class Einsum(Walk):
             return self.accumulate(d, cursors, env)
         return super().inside(d, cursors, env)
 
+    def iterators(self, d: int, cursors: Cursors) -> Cursors:
+        """Inside a reduction the output's pattern is searched, not walked: it would be walked again each time."""
+        its = super().iterators(d, cursors)
+        if d >= self.nest.first_reduction and len(its) > 1 and OUTPUT in its:
+            del its[OUTPUT]
+        return its
+
     def loop(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         v = self.order[d]
         its = self.iterators(d, cursors)

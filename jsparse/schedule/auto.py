@@ -32,6 +32,7 @@ from jsparse.target import Target, host
 
 VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
 MAX_ORDERS = 720
+LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
 
@@ -82,11 +83,14 @@ def orders(variables: tuple[str, ...], before: set[tuple[str, str]]) -> Iterator
         yield from itertools.islice(itertools.permutations(variables), MAX_ORDERS)
 
 
-def workspace_of(a: Assignment, order: tuple[str, ...]) -> str | None:
-    """The output variable to gather in a row, if the output's pattern and this order allow and need it."""
+def workspace_of(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> str | None:
+    """The output variable to gather in a row, if the output's pattern and this order allow and need it.
+
+    Not if the row would be huge: then the pattern is searched.
+    """
     nest = Nest(a, order)
     trailing = tuple(v for v in order[nest.first_reduction :] if v in a.output.vars)
-    if len(trailing) != 1 or a.pattern is None:
+    if len(trailing) != 1 or a.pattern is None or extents[trailing[0]] > LONGEST_ROW:
         return None
     try:
         Precompute(trailing[0]).apply(nest)
@@ -186,7 +190,7 @@ def _candidates(
     layouts = {v: relayout(a, v[0]) for v in options if v is not None}
     moves = {v: cost.ELEMENT * moved(a, b, extents) for v, b in layouts.items()}
     for order in orders(a.vars, precedence(accesses)):
-        workspace = workspace_of(a, order)
+        workspace = workspace_of(a, order, extents)
         for vector in options:
             if vector is not None and (vector[0] not in a.output.vars and order[-1] != vector[0]):
                 continue
@@ -277,11 +281,12 @@ def storage(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> dict
             if wanted != operands[n].format.order:
                 changed[n] = wanted
                 operands[n] = replace(operands[n], format=replace(operands[n].format, order=wanted))
-                total += CONVERT * (nse[n] + extents[operands[n].vars[wanted[0]]])
+                rows = extents[operands[n].vars[wanted[0]]] if operands[n].format.levels[0].full else 0
+                total += CONVERT * (nse[n] + rows)
         b = replace(a, operands=tuple(operands))
         stats = tuple(estimate(x, extents, n) for x, n in zip(b.operands, nse, strict=False))
         full = (*order, *rest)
-        workspace = workspace_of(b, full)
+        workspace = workspace_of(b, full, extents)
         total += cost.order_cost(b, full, extents, stats, own, workspace, None)
         if a.sampled:
             total += _gathered(b, full, workspace, extents)

@@ -46,6 +46,7 @@ class Walker:
     accesses: list[_Progress]
     terms: tuple[tuple[int, ...], ...]
     pattern: _Progress | None
+    output: tuple[str, ...]
     bound: set[str] = field(default_factory=set)
     count: float = 1.0
     cost: float = 0.0
@@ -54,8 +55,10 @@ class Walker:
         """Account for the loop over `v`, taken in steps of `step`."""
         its = [p for p in self.accesses if p.next == v and not p.next_full]
         required = its if len(self.terms) == 1 else []
-        if self.pattern is not None and self.pattern.next == v and not self.pattern.next_full:
-            required = [*required, self.pattern]
+        reducing = any(u not in self.output for u in self.bound)
+        own = self.pattern
+        if own is not None and own.next == v and not own.next_full and not (reducing and its):
+            required = [*required, own]
         extent = max(self.extents[v], 1)
         fans = [p.stats.fan[p.level] for p in its]
         if required:
@@ -101,7 +104,7 @@ def order_cost(
     own = a.pattern
     progress = _Progress(own, pattern) if own is not None and pattern is not None else None
     accesses = [_Progress(x, s) for x, s in zip(a.operands, stats, strict=True)]
-    walker = Walker(extents, accesses, tuple(t.factors for t in a.terms), progress)
+    walker = Walker(extents, accesses, tuple(t.factors for t in a.terms), progress, a.output.vars)
     out = a.output.vars
     complete = max((d + 1 for d, v in enumerate(order) if v in out), default=0)
     first = next((d for d, v in enumerate(order) if v not in out), len(order))

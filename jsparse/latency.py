@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long jsparse itself takes, beside the limits it sets itself: `python -m jsparse times`.
+
+    call ── parse, infer, plan, text ──▶ C++ ── compiler ──▶ object on disk ── another process ──▶ loaded
+            limit 10 ms                         limit 0.25 s                   limit 10 ms
+
+Operands are abstract (shapes without values), so nothing but what is measured runs.  Each row of `TABLE` is planned with
+extents that this process has not seen, hence from a cold start.  Things that are compared are timed in turns.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jsparse as js
+from jsparse import api, config, pipeline, primitive
+from jsparse.codegen import build
+from jsparse.errors import CapacityError, CompileError, EinsumError
+from jsparse.format import parse_format
+
+TABLE = (
+    ("ij,jk->ik", "csr dense"), ("ij,jk->ik", "csc dense"), ("ij,jk->ik", "coo dense"),
+    ("ij,jk->ik", "dcsr dense"), ("ij,jk->ik", "dense csr"), ("ij,jk->ik", "csr csr"),
+    ("ij,jk->ik", "csr csc"), ("ij,kj->ik", "csr dense"), ("ji,jk->ik", "csr dense"),
+    ("ij,j->i", "csr dense"), ("ij,i->j", "csr dense"), ("i,ij,j->", "dense csr dense"),
+    ("ij,ij->ij", "csr csr"), ("ij,ij->ij", "csr coo"), ("ij,ij->ij", "csr dense"),
+    ("ij->i", "csr"), ("ij->", "coo"), ("ii->i", "csr"), ("ij,j->ij", "csr dense"),
+    ("i,j->ij", "coo coo"), ("ij,ik,jk->ij", "csr dense dense"),
+    ("ij,jk,kl->il", "csr dense dense"), ("ij,jk,kl->il", "csr csr dense"),
+    ("ij,jk,ki->", "csr csr csr"), ("ij,jk,kl,lm->im", "csr dense dense dense"),
+    ("ij,ik,jk,k->ij", "csr dense dense dense"), ("i,ij,jk,k->", "dense csr dense dense"),
+    ("ijk,kl,jl->il", "csf dense dense"), ("ijk,kl->ijl", "csf dense"), ("ijk,k->ij", "coo dense"),
+    ("ijk,jk->i", "csf csr"), ("ijk,ijk->ijk", "csf coo"), ("ijkl,ijkl->ijkl", "csf csf"),
+    ("ijkl,jm,kn,lo->imno", "csf dense dense dense"),
+)  # fmt: skip
+REPEATS = 3
+Row = tuple[str, str]
+
+
+# ------------------------------------------------------------------- operands
+def abstract(format: str, shape: tuple[int, ...], dtype: str, density: float) -> Any:
+    """An operand without values: what tracing and planning look at."""
+    f = parse_format(format, len(shape))
+    if f.is_dense:
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    tail = f.dense_tail
+    stored = [shape[m] for m in f.order[: f.ndim - tail]]
+    nse = min(max(round(density * math.prod(stored)), 1), math.prod(stored))
+    arrays, parents = [], 1
+    for n, (level, mode) in enumerate(zip(f.levels, f.order, strict=True)):
+        for role in level.arrays:
+            size = level.array_size(role, parents, nse)
+            arrays.append(jax.ShapeDtypeStruct((size,), jnp.dtype(f.index)))
+        parents = level.positions(parents, shape[mode], nse if n < f.ndim - tail else 1)
+    data = jax.ShapeDtypeStruct(
+        (nse, *(shape[m] for m in f.order[f.ndim - tail :])), jnp.dtype(dtype)
+    )
+    return js.SparseArray(data, tuple(arrays), shape, f)
+
+
+def operands_for(
+    subscripts: str, formats: Sequence[str], sizes: dict[str, int], dtype: str, density: float
+) -> list[Any]:
+    """Abstract operands in `formats`.
+
+    `sizes` by letter; by default 1000, 100 for three modes and more, 64 for dense operands alone.
+    """
+    inputs = subscripts.replace(" ", "").partition("->")[0].split(",")
+    if len(inputs) != len(formats):
+        raise EinsumError(
+            f"einsum {subscripts!r}: {len(inputs)} subscripts for {len(formats)} format(s)"
+        )
+    extent = dict(sizes)
+    for names, f in sorted(zip(inputs, formats, strict=True), key=lambda pair: pair[1] == "dense"):
+        usual = 64 if f == "dense" else 1000 if len(names) < 3 else 100
+        for v in names:
+            if not (v.isalpha() and v.isascii()):
+                raise EinsumError(
+                    f"einsum {subscripts!r}: unexpected {v!r}; here operands are plain letters"
+                )
+            extent.setdefault(v, usual)
+    unused = sorted(set(sizes) - {v for names in inputs for v in names})
+    if unused:
+        raise EinsumError(f"einsum {subscripts!r}: a size for {unused[0]!r}, which no operand has")
+    return [
+        abstract(f, tuple(extent[v] for v in names), dtype, density)
+        for names, f in zip(inputs, formats, strict=True)
+    ]
+
+
+# ----------------------------------------------------------------- measurement
+def planned(
+    subscripts: str, operands: Sequence[Any], **wish: Any
+) -> tuple[float, list[pipeline.Spec]]:
+    """Trace an einsum without running it; returns the seconds it took and the kernels it wants."""
+    specs: list[pipeline.Spec] = []
+
+    def call(*ops: Any) -> Any:
+        try:
+            return api.einsum(subscripts, *ops, **wish)
+        except CapacityError:
+            most = max(x.nse for x in ops if isinstance(x, js.SparseArray))
+            return api.einsum(subscripts, *ops, **{**wish, "nse": most})
+
+    before = primitive.set_observer(lambda kind, a, spec, candidates: specs.append(spec))
+    try:
+        start = time.perf_counter()
+        jax.eval_shape(call, *operands)
+        return time.perf_counter() - start, specs
+    finally:
+        primitive.set_observer(before)
+
+
+def in_turns(
+    calls: dict[str, Callable[[], Any]], seconds: float, most: int = 2000
+) -> dict[str, float]:
+    """Median seconds of each call; they take turns, so that all see the same machine.  Warms each up first."""
+    taken: dict[str, list[float]] = {name: [] for name in calls}
+    for call in calls.values():
+        jax.block_until_ready(call())
+    stop = time.perf_counter() + seconds
+    for turn in range(most):
+        for name, call in calls.items():
+            start = time.perf_counter()
+            jax.block_until_ready(call())
+            taken[name].append(time.perf_counter() - start)
+        if turn >= 2 and time.perf_counter() > stop:
+            break
+    return {name: statistics.median(t) for name, t in taken.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Samples of one quantity, (seconds, CPU seconds) by name, and the limit on the seconds' p95."""
+
+    what: str
+    limit: float
+    unit: str
+    samples: list[tuple[str, float, float]]
+
+    def __str__(self) -> str:
+        scale = {"ms": 1e3, "s": 1.0}[self.unit]
+        names, wall, cpu = zip(*self.samples, strict=True)
+        p50, p95, top = (scale * float(np.percentile(wall, q)) for q in (50, 95, 100))
+        busy, limit = scale * float(np.percentile(cpu, 95)), scale * self.limit
+        verdict = "ok" if p95 <= limit else "OVER"
+        slowest = f"{len(names)} samples, slowest {names[int(np.argmax(wall))]}"
+        return _line(self.what, p50, p95, top, busy, limit, self.unit, verdict, slowest)
+
+
+def _line(what: str, *cells: Any) -> str:
+    columns = [f"{c:8.2f}" if isinstance(c, float) else f"{c:>8s}" for c in cells[:5]]
+    return f"{what:32s}{' '.join(columns)} {cells[5]:2s} {cells[6]:4s} {cells[7]}".rstrip()
+
+
+def schedule_and_text(rows: Sequence[Row]) -> tuple[Figure, dict[str, pipeline.Spec]]:
+    """Time from the call to C++ text, and the kernels by text."""
+    planned(*_row("ij,jk->ik", "csr dense", 7))  # JAX's own first trace
+    samples = []
+    kernels: dict[str, pipeline.Spec] = {}
+    for repeat in range(REPEATS):
+        pipeline.lower.cache_clear()
+        pipeline.text.cache_clear()
+        for subscripts, formats in rows:
+            call = _row(subscripts, formats, 8 * repeat)
+            start, busy = time.perf_counter(), time.process_time()
+            specs = planned(*call)[1]
+            texts = [pipeline.text(spec) for spec in specs]
+            taken = time.perf_counter() - start, time.process_time() - busy
+            samples.append((f"{subscripts} {formats}", *taken))
+            kernels.update(zip(texts, specs, strict=True))
+    return Figure("from call to schedule and text", 0.010, "ms", samples), kernels
+
+
+def _row(subscripts: str, formats: str, shift: int) -> tuple[str, list[Any]]:
+    letters = sorted(set(subscripts) - set(",->"))
+    sizes = {v: 96 + shift + n for n, v in enumerate(letters)}
+    return subscripts, operands_for(subscripts, formats.split(), sizes, "float32", 0.05)
+
+
+def compile_each(kernels: dict[str, pipeline.Spec]) -> Figure:
+    """Time of the C++ compiler for each kernel, one at a time, into the current cache folder."""
+    samples = []
+    for text, spec in kernels.items():
+        start, before = time.perf_counter(), os.times()
+        build.compile_now(text, build.key(text))
+        after = os.times()
+        busy = after.children_user - before.children_user
+        busy += after.children_system - before.children_system
+        samples.append((_name(spec), time.perf_counter() - start, busy))
+    return Figure("C++ compiler, one kernel", 0.25, "s", samples)
+
+
+def _name(spec: pipeline.Spec) -> str:
+    return spec.assignment.brief() + ("" if spec.work == "einsum" else f" (pattern, {spec.work})")
+
+
+_FIND = """
+import ctypes, json, sys, time
+from jsparse import pipeline
+taken = []
+for key, recipe in json.load(sys.stdin):
+    start, busy = time.perf_counter(), time.process_time()
+    ctypes.CDLL(pipeline.resolve(key, recipe))
+    taken.append((time.perf_counter() - start, time.process_time() - busy))
+print(json.dumps(taken))
+"""
+
+
+def find_in_new_process(kernels: dict[str, pipeline.Spec]) -> Figure:
+    """Time in a new process from a compiled program's recipe to its loaded object, all on disk."""
+    folder = Path(config.get().cache_dir)
+    before = len(list(folder.glob("*.so")))
+    wanted = json.dumps([(build.key(text), spec.recipe()) for text, spec in kernels.items()])
+    done = subprocess.run(
+        [sys.executable, "-c", _FIND],
+        input=wanted,
+        env={**os.environ, "JSPARSE_CACHE_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode or len(list(folder.glob("*.so"))) != before:
+        raise CompileError(
+            f"a second process did not find the kernels in {folder}: {done.stderr[-300:]}"
+        )
+    taken = json.loads(done.stdout.splitlines()[-1])
+    samples = [(_name(s), *t) for s, t in zip(kernels.values(), taken, strict=True)]
+    return Figure("kernel found by a second process", 0.010, "ms", samples)
+
+
+def eager_call() -> str:
+    """A repeated eager call of a small SpMV against JAX's smallest jitted function."""
+    a = js.random(jax.random.key(0), (64, 64), 0.05)
+    x = jnp.ones(64)
+    add_one = jax.jit(lambda x: x + 1)
+    calls = {"ours": lambda: js.einsum("ij,j->i", a, x), "theirs": lambda: add_one(x)}
+    taken = in_turns(calls, 3.0, 20000)
+    ratio = taken["ours"] / taken["theirs"]
+    what, verdict = "cached eager call / jit(x + 1)", "ok" if ratio <= 2 else "OVER"
+    detail = f"{1e6 * taken['ours']:.1f} us against {1e6 * taken['theirs']:.1f} us"
+    return _line(what, ratio, "", "", "", 2.0, "x", verdict, detail)
+
+
+def times(rows: Sequence[Row] = TABLE) -> Iterator[str]:
+    """The lines that `python -m jsparse times` prints, each as soon as it is known."""
+    if build.compiler() is None:
+        raise CompileError(build.NO_COMPILER)
+    yield f"{len(rows)} einsums, {REPEATS} times each; the limit is for the p95; {_load()}"
+    yield _line("", "p50", "p95", "max", "CPU p95", "limit", "", "", "")
+    figure, kernels = schedule_and_text(rows)
+    yield str(figure)
+    with tempfile.TemporaryDirectory() as folder, config.override(cache_dir=folder):
+        yield str(compile_each(kernels))
+        yield str(find_in_new_process(kernels))
+    yield eager_call()
+    yield _load()
+
+
+def _load() -> str:
+    averages = " ".join(f"{x:.1f}" for x in os.getloadavg())
+    return f"load {averages} on {len(os.sched_getaffinity(0))} CPUs"
