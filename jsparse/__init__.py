@@ -5,23 +5,25 @@
     A = js.fromdense(x, format="csr")
     y = jax.jit(lambda A, B: js.einsum("ij,jk->ik", A, B))(A, B)
 
-Reading order of the source, which is the data flow: `parse`, `schedule/` (infer, split, auto, directives), `lower/` (walk,
-loops, assemble), `codegen/`, `pipeline`, `ffi`, `primitive`, `array`, `convert`, `api`.
+Reading order of the source, which is the data flow: `parse`, `schedule/` (infer, split, auto,
+directives), `lower/` (walk, loops, assemble), `codegen/`, `pipeline`, `ffi`, `primitive`,
+`array`, `convert`, `api`.
 """
 
 from jsparse import config as config
 from jsparse import pipeline as _pipeline
+from jsparse import rules as _rules  # noqa: F401  (registers derivatives and batching)
 from jsparse.api import einsum as einsum
 from jsparse.array import SparseArray as SparseArray
-from jsparse.convert import asarray as asarray
-from jsparse.convert import coo as coo
-from jsparse.convert import csc as csc
-from jsparse.convert import csf as csf
-from jsparse.convert import csr as csr
-from jsparse.convert import diags as diags
-from jsparse.convert import eye as eye
-from jsparse.convert import fromdense as fromdense
-from jsparse.convert import random as random
+from jsparse.construct import asarray as asarray
+from jsparse.construct import coo as coo
+from jsparse.construct import csc as csc
+from jsparse.construct import csf as csf
+from jsparse.construct import csr as csr
+from jsparse.construct import diags as diags
+from jsparse.construct import eye as eye
+from jsparse.construct import fromdense as fromdense
+from jsparse.construct import random as random
 from jsparse.convert import todense as todense
 from jsparse.explain import Explanation as Explanation
 from jsparse.explain import explain as explain

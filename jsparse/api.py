@@ -4,9 +4,9 @@
     js.einsum("ij,jk->ik", A, B)       dense B: a dense result;  sparse B: a sparse one
     A @ B, A + B, A * d, A.sum(0)      the same through operators and NumPy's names
 
-An einsum is parsed, its output format inferred, operands that the kernel could not co-iterate are converted, the output's
-pattern is assembled if it is new, and the values come from the one primitive.  Called eagerly all of that runs inside a
-cached `jax.jit`.
+An einsum is parsed, its output format inferred, operands that the kernel could not co-iterate are
+converted, the output's pattern is assembled if it is new, and the values come from the one
+primitive.  Called eagerly all of that runs inside a cached `jax.jit`.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from jsparse import convert
+from jsparse import construct
 from jsparse.array import Pattern, SparseArray
-from jsparse.convert import access_of, assemble_pattern, canonical, to, traced
+from jsparse.contract import contract
+from jsparse.convert import access_of, assemble_pattern, to, traced
 from jsparse.errors import EinsumError, FormatError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
-from jsparse.primitive import contract
 from jsparse.schedule import auto, split
 from jsparse.schedule.directives import Schedule, parse_schedule
 from jsparse.schedule.infer import Output, infer
@@ -41,7 +41,7 @@ def operand(x: Any, n: int, what: str) -> Any:
     if isinstance(x, (SparseArray, jax.Array, np.ndarray)):
         return x
     if sp.issparse(x) or type(x).__name__ in ("BCOO", "BCSR"):
-        return convert.asarray(x)
+        return construct.asarray(x)
     if isinstance(x, (int, float, complex, bool, np.generic)) or hasattr(x, "__jax_array__"):
         return jnp.asarray(x)
     if isinstance(x, (list, tuple)):
@@ -50,7 +50,8 @@ def operand(x: Any, n: int, what: str) -> Any:
         return jnp.asarray(x)
     except TypeError:
         raise EinsumError(
-            f"{what}: operand {n} is a {type(x).__name__}, expected a SparseArray, a dense array or a SciPy matrix"
+            f"{what}: operand {n} is a {type(x).__name__}, expected a SparseArray, a dense array "
+            f"or a SciPy matrix"
         ) from None
 
 
@@ -80,13 +81,13 @@ def einsum(
 ) -> Any:
     """Einstein summation over sparse and dense operands.
 
-    Args:
-      subscripts: as for `numpy.einsum`: explicit or implicit output, `...`, repeated letters.
-      *operands: `SparseArray`s, dense arrays, SciPy matrices, BCOO, BCSR; dtypes promote as in JAX.
-      out_format: format of the result; "dense" for a `jax.Array`.  By default inferred (`schedule.infer`).
-      nse: capacity of a sparse result whose pattern is computed; needed under `jit` unless operands are frozen.
-      like: a sparse array whose pattern the result takes: only those entries are computed.
-      schedule: the loop schedule, as text or directives, instead of the autoscheduler's.
+    Args: subscripts: as for `numpy.einsum`: explicit or implicit output, `...`, repeated letters.
+      *operands: `SparseArray`s, dense arrays, SciPy matrices, BCOO, BCSR; dtypes promote as in
+      JAX. out_format: format of the result; "dense" for a `jax.Array`.  By default inferred
+      (`schedule.infer`). nse: capacity of a sparse result whose pattern is computed; needed under
+      `jit` unless operands are frozen. like: a sparse array whose pattern the result takes: only
+      those entries are computed. schedule: the loop schedule, as text or directives, instead of
+      the autoscheduler's.
 
     Returns:
       A `jax.Array`, or a `SparseArray` if the result is sparse.
@@ -135,7 +136,8 @@ class Wish:
 class Job:
     """A problem with its operands, promoted and ready to run, and what inference decided.
 
-    `trusted` says whose index arrays need no checks: those that were frozen, also where they travel as leaves.
+    `trusted` says whose index arrays need no checks: those that were frozen, also where they
+    travel as leaves.
     """
 
     problem: Problem
@@ -157,17 +159,23 @@ class Job:
     def flat(self) -> list[Any]:
         """Operands in the order of `lower.buffers`."""
         return [
-            leaf for x in self.ops for leaf in ((x.data, *x.arrays) if isinstance(x, SparseArray) else (x,))
+            leaf
+            for x in self.ops
+            for leaf in ((x.data, *x.arrays) if isinstance(x, SparseArray) else (x,))
         ]
 
     def wrap(self, data: Any, like: SparseArray | None) -> Any:
-        """The result from its values: a dense array, or the values with the pattern they were sampled at."""
+        """The result from its values: a dense array, or the values with the pattern they were
+        sampled at.
+        """
         if like is not None:
             return replace(like, data=data)
         if self.output.shares is None:
             return data
         source, names = self.ops[self.output.shares], self.accesses[self.output.shares].vars
-        return replace(source.transpose(tuple(names.index(v) for v in self.problem.output)), data=data)
+        return replace(
+            source.transpose(tuple(names.index(v) for v in self.problem.output)), data=data
+        )
 
 
 def evaluate(
@@ -176,7 +184,9 @@ def evaluate(
     """The result: through a cached `jit` if everything is concrete, in line inside a trace."""
     if traced(*jax.tree.leaves((ops, wish.like))):
         return solve(prepare(problem, extent, ops, wish), wish)
-    return _eager(prepare(problem, extent, [_on_device(x) for x in ops], wish, promote=False), wish, key)
+    return _eager(
+        prepare(problem, extent, [_on_device(x) for x in ops], wish, promote=False), wish, key
+    )
 
 
 def _on_device(x: Any) -> Any:
@@ -185,14 +195,18 @@ def _on_device(x: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A jitted einsum whose result is dense or takes an operand's pattern: what a repeated eager call runs."""
+    """A jitted einsum whose result is dense or takes an operand's pattern: what a repeated eager
+    call runs.
+    """
 
     run: Any
     job: Job
     plain: bool  # a dense result: the values are the result
 
     def __call__(self, ops: Sequence[Any]) -> Any:
-        thawed = tuple(x.unfreeze() if type(x) is SparseArray and x.pattern is not None else x for x in ops)
+        thawed = tuple(
+            x.unfreeze() if type(x) is SparseArray and x.pattern is not None else x for x in ops
+        )
         data = self.run(thawed, None)
         return data if self.plain else replace(self.job, ops=tuple(ops)).wrap(data, None)
 
@@ -201,11 +215,12 @@ _programs: dict[Any, Program] = {}
 _MOST_PROGRAMS = 4096
 
 
-_concrete: list[type] = []  # the type of concrete JAX arrays, known once there is one
+_concrete: list[Any] = []  # the type of concrete JAX arrays, known once there is one
 
 
 def _signature(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """What, beside dtypes, decides how concrete operands are run; None if one is traced or of another type.
+    """What, beside dtypes, decides how concrete operands are run; None if one is traced or of
+    another type.
 
     On the path of every eager call, hence the plain type comparisons.
     """
@@ -236,7 +251,12 @@ def _eager(job: Job, wish: Wish, key: Any = None) -> Any:
     plain = job.output.format.is_dense
     out_format = wish.out_format if plain else None
     run = _jitted(
-        agreed.problem, tuple(agreed.extent.items()), out_format, wish.schedule, agreed.trusted, trusted_like
+        agreed.problem,
+        tuple(agreed.extent.items()),
+        out_format,
+        wish.schedule,
+        agreed.trusted,
+        trusted_like,
     )
     if key is not None and agreed.ops == job.ops and (plain or wish.out_format is None):
         if len(_programs) >= _MOST_PROGRAMS:
@@ -272,7 +292,9 @@ def _jitted(
 def prepare(
     problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, promote: bool = True
 ) -> Job:
-    """Accesses for the operands, and the output's format; operands promoted to one dtype if asked to."""
+    """Accesses for the operands, and the output's format; operands promoted to one dtype if asked
+    to.
+    """
     problem, ops = _squeeze(problem, extent, ops)
     dtype = jnp.dtype(_dtype(ops))
     trusted = tuple(isinstance(x, SparseArray) and x.frozen for x in ops)
@@ -282,15 +304,27 @@ def prepare(
         else Access(operand_name(n), names, parse_format("dense", len(names)), str(dtype))
         for n, (x, names) in enumerate(zip(ops, problem.inputs, strict=True))
     )
-    job = Job(problem, extent, tuple(ops), trusted, dtype, accesses, _output(problem, extent, accesses, wish))
+    job = Job(
+        problem,
+        extent,
+        tuple(ops),
+        trusted,
+        dtype,
+        accesses,
+        _output(problem, extent, accesses, wish),
+    )
     return _promote(job) if promote else job
 
 
-def _output(problem: Problem, extent: dict[str, int], accesses: tuple[Access, ...], wish: Wish) -> Output:
+def _output(
+    problem: Problem, extent: dict[str, int], accesses: tuple[Access, ...], wish: Wish
+) -> Output:
     shape = tuple(extent[v] for v in problem.output)
     if wish.like is not None:
         if wish.like.shape != shape:
-            raise FormatError(f"{problem.text}: like= has shape {wish.like.shape}, the result {shape}")
+            raise FormatError(
+                f"{problem.text}: like= has shape {wish.like.shape}, the result {shape}"
+            )
         return Output(wish.like.format)
     inferred = infer(problem.output, accesses, problem.terms)
     if wish.out_format is None:
@@ -315,10 +349,14 @@ def _cast(x: Any, dtype: Any) -> Any:
 
 
 def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[Problem, list[Any]]:
-    """Drop modes of extent 1 that broadcast behind an ellipsis: the operand then simply lacks the variable."""
+    """Drop modes of extent 1 that broadcast behind an ellipsis: the operand then simply lacks the
+    variable.
+    """
     inputs, out = [], []
     for names, x in zip(problem.inputs, ops, strict=True):
-        drop = [m for m, (v, size) in enumerate(zip(names, x.shape, strict=True)) if size != extent[v]]
+        drop = [
+            m for m, (v, size) in enumerate(zip(names, x.shape, strict=True)) if size != extent[v]
+        ]
         if drop:
             if isinstance(x, SparseArray):
                 raise EinsumError(
@@ -328,15 +366,19 @@ def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[
             names = tuple(v for m, v in enumerate(names) if m not in drop)
         inputs.append(names)
         out.append(x)
-    return (problem if tuple(inputs) == problem.inputs else replace(problem, inputs=tuple(inputs))), out
+    return (
+        problem if tuple(inputs) == problem.inputs else replace(problem, inputs=tuple(inputs))
+    ), out
 
 
 def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
-    """The result of a job: split off a pair, or make the operands agree; then pattern and values."""
+    """The result of a job: split off a pair, or make operands agree; then pattern and values."""
     if len(job.ops) > 2 and wish.schedule is None and len(job.problem.terms) == 1:
         nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
         sizes = tuple(job.extent.items())
-        pair = split.first_pair(job.accesses, job.problem.output, job.output.shares is not None, sizes, nse)
+        pair = split.first_pair(
+            job.accesses, job.problem.output, job.output.shares is not None, sizes, nse
+        )
         if pair is not None:
             return solve(_pairwise(job, pair, wish), wish, trusted_like)
     job = _agree(job, wish)
@@ -368,7 +410,9 @@ def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
     )
     x = solve(first, Wish())
     names = (*(job.problem.inputs[n] for n in rest), kept)
-    problem = Problem(job.problem.text, names, job.problem.output, (Term(tuple(range(len(names)))),))
+    problem = Problem(
+        job.problem.text, names, job.problem.output, (Term(tuple(range(len(names)))),)
+    )
     out = prepare(problem, job.extent, [*(job.ops[n] for n in rest), x], wish)
     trusted = (*(job.trusted[n] for n in rest), isinstance(x, SparseArray) and x.frozen)
     accesses = tuple(replace(a, trusted=t) for a, t in zip(out.accesses, trusted, strict=True))
@@ -376,9 +420,11 @@ def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
 
 
 def _agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
-    """Convert sparse operands that must be co-iterated but are unordered, or stored against the others.
+    """Convert sparse operands that must be co-iterated but are unordered, or stored against the
+    others.
 
-    An operand that is the only sparse one just drives, whatever its order.  With `only_frozen` the others are left for
+    An operand that is the only sparse one just drives, whatever its order.  With `only_frozen`
+    the others are left for
     later: the conversion of a frozen operand is remembered, so it is done outside of `jit`.
     """
     own = wish.like is not None or job.output.computed
@@ -413,11 +459,14 @@ def _reordered(f: Format, order: tuple[int, ...]) -> Format:
 
 
 def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
-    """A sparse result whose pattern is computed; remembered with the operands' patterns if all are frozen."""
+    """A sparse result whose pattern is computed; remembered with the operands' patterns if all
+    are frozen.
+    """
     keep = job.sparse
     patterns = [job.ops[n].pattern for n in keep]
     terms = tuple(
-        Term(tuple(keep.index(m) for m in t.factors if m in keep), t.sign) for t in job.problem.terms
+        Term(tuple(keep.index(m) for m in t.factors if m in keep), t.sign)
+        for t in job.problem.terms
     )
     names = tuple(replace(job.accesses[n], dtype=PATTERN) for n in keep)
     pattern_of = Assignment(replace(out, dtype=PATTERN), names, terms)

@@ -4,12 +4,13 @@
     data        the stored values, (nse,) or (nse, extents of trailing dense levels…)
     structure   the index arrays, level by level: for csr (pos, crd)
 
-*Dynamic* (the default): the index arrays are leaves, so one compiled program serves every matrix of that format and
-capacity; the true number of entries is in the last `pos`.  *Frozen*: the index arrays are a static `Pattern`, equal by
-content, and `data` is the only leaf, so that plain `jax.grad` and optimizers see values alone.
+*Dynamic* (the default): the index arrays are leaves, so one compiled program serves every matrix
+of that format and capacity; the true number of entries is in the last `pos`.  *Frozen*: the index
+arrays are a static `Pattern`, equal by content, and `data` is the only leaf, so that plain
+`jax.grad` and optimizers see values alone.
 
-An absent entry is a structural zero: it is never read, so 0 * NaN at an absent place is not computed.  A stored zero is
-an ordinary value.
+An absent entry is a structural zero: it is never read, so 0 * NaN at an absent place is not
+computed.  A stored zero is an ordinary value.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -33,15 +34,34 @@ from jsparse.format import Format
 class Pattern:
     """The structure of a frozen array: index arrays on the host, interned by content.
 
-    Equal patterns are the same object: comparing them is comparing identities, and what is derived from one (a
-    transposed pattern, a product's pattern) is computed once in a process: see `derived`.
+    Equal patterns are the same object: comparing them is comparing identities, and what is
+    derived from one (a transposed pattern, a product's pattern) is computed once in a process:
+    see `derived`.
     """
 
-    __slots__ = ("__weakref__", "_derived", "_device", "_lock", "arrays", "digest", "format", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_derived",
+        "_device",
+        "_lock",
+        "arrays",
+        "digest",
+        "format",
+        "shape",
+    )
+    arrays: tuple[np.ndarray, ...]
+    shape: tuple[int, ...]
+    format: Format
+    digest: bytes
+    _derived: dict[Any, Any]
+    _device: tuple[jax.Array, ...] | None
+    _lock: threading.RLock
     _known: weakref.WeakValueDictionary[bytes, Pattern] = weakref.WeakValueDictionary()
     _known_lock = threading.Lock()
 
-    def __new__(cls, arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], format: Format) -> Pattern:
+    def __new__(
+        cls, arrays: tuple[np.ndarray, ...], shape: tuple[int, ...], format: Format
+    ) -> Pattern:
         h = hashlib.sha256(f"{shape} {format}".encode())
         for a in arrays:
             h.update(str(a.shape).encode())
@@ -56,8 +76,8 @@ class Pattern:
             for a in self.arrays:
                 a.flags.writeable = False
             self.shape, self.format, self.digest = shape, format, digest
-            self._derived: dict[Any, Any] = {}
-            self._device: tuple[jax.Array, ...] | None = None
+            self._derived = {}
+            self._device = None
             self._lock = threading.RLock()
             cls._known[digest] = self
             return self
@@ -94,7 +114,8 @@ class Pattern:
 )
 @dataclass(frozen=True, eq=False, repr=False)
 class SparseArray:
-    """A sparse array of any number of modes; build one with `js.csr`, `js.fromdense`, `js.asarray`, `js.load`, ….
+    """A sparse array of any number of modes; build one with `js.csr`, `js.fromdense`,
+    `js.asarray`, `js.load`, ….
 
     Attributes:
       data: the stored values, shape (nse, …).
@@ -111,6 +132,28 @@ class SparseArray:
     pattern: Pattern | None = None
 
     __array_priority__ = 1000  # so that `ndarray @ SparseArray` comes to us
+
+    if TYPE_CHECKING:  # what `functions.install` adds: those layers are above this one
+
+        def to(self, format: Format | str, *, nse: int | None = None) -> Any: ...
+        def todense(self) -> Any: ...
+        def to_scipy(self) -> Any: ...
+        def to_bcoo(self) -> Any: ...
+        def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Any: ...
+        def mean(self, axis: Any = None, *, keepdims: bool = False) -> Any: ...
+        def reshape(self, shape: Any) -> Any: ...
+        def conj(self) -> SparseArray: ...
+        def __getitem__(self, key: Any) -> Any: ...
+        def __neg__(self) -> SparseArray: ...
+        def __matmul__(self, other: Any) -> Any: ...
+        def __rmatmul__(self, other: Any) -> Any: ...
+        def __mul__(self, other: Any) -> Any: ...
+        def __rmul__(self, other: Any) -> Any: ...
+        def __add__(self, other: Any) -> Any: ...
+        def __radd__(self, other: Any) -> Any: ...
+        def __sub__(self, other: Any) -> Any: ...
+        def __rsub__(self, other: Any) -> Any: ...
+        def __truediv__(self, other: Any) -> Any: ...
 
     # ------------------------------------------------------------- properties
     @property
@@ -150,7 +193,9 @@ class SparseArray:
 
     @property
     def nnz(self) -> Any:
-        """Stored entries in use, explicit zeros included, as in SciPy: an int, or a traced scalar under `jit`."""
+        """Stored entries in use, explicit zeros included, as in SciPy: an int, or a traced scalar
+        under `jit`.
+        """
         count = _entries(self)
         return count if isinstance(count, jax.core.Tracer) else int(count)
 
@@ -174,7 +219,11 @@ class SparseArray:
         try:
             stored: Any = self.nse
             used = self.nnz
-            stored = f"nse={stored}" if isinstance(used, jax.core.Tracer) or used == stored else f"nnz={used}, nse={stored}"
+            stored = (
+                f"nse={stored}"
+                if isinstance(used, jax.core.Tracer) or used == stored
+                else f"nnz={used}, nse={stored}"
+            )
         except Exception:  # leaves may be anything while JAX handles the tree
             stored = "nse=?"
         return f"SparseArray({kind}{self.format}, shape={self.shape}, dtype={dtype}, {stored})"
@@ -182,9 +231,15 @@ class SparseArray:
     # ---------------------------------------------------------------- methods
     def transpose(self, axes: tuple[int, ...] | None = None) -> SparseArray:
         """The array with modes permuted as by `numpy.transpose`; only the format changes."""
-        axes = tuple(reversed(range(self.ndim))) if axes is None else tuple(a % self.ndim for a in axes)
+        axes = (
+            tuple(reversed(range(self.ndim)))
+            if axes is None
+            else tuple(a % self.ndim for a in axes)
+        )
         if sorted(axes) != list(range(self.ndim)):
-            raise ValueError(f"transpose: axes {axes} are not a permutation of the {self.ndim} modes")
+            raise ValueError(
+                f"transpose: axes {axes} are not a permutation of the {self.ndim} modes"
+            )
         shape = tuple(self.shape[a] for a in axes)
         return self._relabel(shape, self.format.transpose(axes))
 
@@ -193,14 +248,17 @@ class SparseArray:
         pattern = self.pattern
         if pattern is not None:
             old = pattern
-            pattern = old.derived(("relabel", shape, format), lambda: Pattern(old.arrays, shape, format))
+            pattern = old.derived(
+                ("relabel", shape, format), lambda: Pattern(old.arrays, shape, format)
+            )
         return replace(self, shape=shape, format=format, pattern=pattern)
 
     def with_data(self, data: Any) -> SparseArray:
         """The same pattern with other values; `data` must have this array's data shape."""
         if getattr(data, "shape", None) != self.data.shape:
             raise StructureError(
-                f"with_data: got values of shape {getattr(data, 'shape', None)}, expected {self.data.shape}"
+                f"with_data: got values of shape {getattr(data, 'shape', None)}, expected "
+                f"{self.data.shape}"
             )
         return replace(self, data=data)
 
@@ -209,14 +267,18 @@ class SparseArray:
         return replace(self, data=jnp.asarray(self.data).astype(dtype))
 
     def freeze(self) -> SparseArray:
-        """The array with its structure static: hashed by content, checked once, looked at by the compiler.
+        """The array with its structure static: hashed by content, checked once, looked at by the
+        compiler.
 
-        Raises `UnsupportedError` under `jit` if the structure is traced, `StructureError` if it is damaged.
+        Raises `UnsupportedError` under `jit` if the structure is traced, `StructureError` if it
+        is damaged.
         """
         if self.frozen:
             return self
         if any(isinstance(a, jax.core.Tracer) for a in self.structure):
-            raise UnsupportedError("freeze: the index arrays are traced; freeze the array outside of jit")
+            raise UnsupportedError(
+                "freeze: the index arrays are traced; freeze the array outside of jit"
+            )
         arrays = tuple(np.asarray(a) for a in self.structure)
         validate(self.format, self.shape, arrays, "freeze")
         return replace(self, structure=(), pattern=Pattern(arrays, self.shape, self.format))
@@ -261,10 +323,11 @@ def index_dtype(shape: tuple[int, ...], nse: int) -> str:
 def validate(
     format: Format, shape: tuple[int, ...], arrays: tuple[np.ndarray, ...], where: str
 ) -> tuple[bool, bool]:
-    """Check concrete index arrays against a format and shape; returns whether they are (ordered, unique).
+    """Check concrete index arrays against a format and shape; returns whether they are (ordered,
+    unique).
 
-    Raises `StructureError` naming level, index, got and expected.  `ordered`: coordinates ascend in each fiber;
-    `unique`: no entry is stored twice (known only if ordered).
+    Raises `StructureError` naming level, index, got and expected.  `ordered`: coordinates ascend
+    in each fiber; `unique`: no entry is stored twice (known only if ordered).
     """
     by_name = dict(zip(format.array_names(), arrays, strict=True))
     capacity, lo, hi = 1, 0, 1  # positions of the level above: room, and the range in use
@@ -304,15 +367,17 @@ def validate(
         if not grouped and bool(np.any(same)):
             if n != max(format.sparse_levels):
                 raise StructureError(
-                    f"{what}: a coordinate occurs twice in one fiber; merge the fibers, or build the array from "
-                    f"coordinates with js.coo"
+                    f"{what}: a coordinate occurs twice in one fiber; merge the fibers, or build "
+                    f"the array from coordinates with js.coo"
                 )
             unique = False
     return ordered, unique and ordered
 
 
 def _check_pos(pos: np.ndarray, parents: int, lo: int, hi: int, capacity: int, what: str) -> None:
-    """That `pos` has an entry for each of `parents` positions, and describes fibers for those in [lo, hi)."""
+    """That `pos` has an entry for each of `parents` positions, and describes fibers for those in
+    [lo, hi).
+    """
     if pos.shape != (parents + 1,):
         raise StructureError(f"{what}: pos has shape {pos.shape}, expected ({parents + 1},)")
     if pos[lo] < 0:
@@ -320,7 +385,9 @@ def _check_pos(pos: np.ndarray, parents: int, lo: int, hi: int, capacity: int, w
     down = np.flatnonzero(pos[lo + 1 : hi + 1] < pos[lo:hi])
     if down.size:
         k = lo + int(down[0]) + 1
-        raise StructureError(f"{what}: pos[{k}] is {int(pos[k])}, less than pos[{k - 1}] = {int(pos[k - 1])}")
+        raise StructureError(
+            f"{what}: pos[{k}] is {int(pos[k])}, less than pos[{k - 1}] = {int(pos[k - 1])}"
+        )
     if pos[hi] > capacity:
         raise StructureError(
             f"{what}: pos[{hi}] is {int(pos[hi])}, but there are {capacity} coordinates"
@@ -328,7 +395,9 @@ def _check_pos(pos: np.ndarray, parents: int, lo: int, hi: int, capacity: int, w
 
 
 def same_pattern(a: SparseArray, b: SparseArray) -> bool:
-    """Whether two arrays are known to have the same pattern: one frozen pattern, or the very same index arrays."""
+    """Whether two arrays are known to have the same pattern: one frozen pattern, or the very same
+    index arrays.
+    """
     if a.format != b.format or a.shape != b.shape:
         return False
     if a.pattern is not None or b.pattern is not None:
@@ -340,5 +409,7 @@ def same_pattern(a: SparseArray, b: SparseArray) -> bool:
 
 def require_sparse(x: Any, where: str) -> SparseArray:
     if not isinstance(x, SparseArray):
-        raise FormatError(f"{where}: got {type(x).__name__}, expected a SparseArray; use js.asarray")
+        raise FormatError(
+            f"{where}: got {type(x).__name__}, expected a SparseArray; use js.asarray"
+        )
     return x

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings: one frozen record, read from the environment once and changed with `update` or `override`.
+"""Settings: one frozen record, read from the environment once and changed with `update` or
+  `override`.
 
 A field `cache_dir` is read from `JSPARSE_CACHE_DIR`, and so on for every field.
 """
@@ -26,7 +27,8 @@ class Config:
     cache_dir: str = ""  # where compiled kernels are kept; private to its user
     cxx: str = ""  # the C++ compiler; empty: the first of c++, g++, clang++, then the ziglang wheel
     cxxflags: str = ""  # appended to the compiler's command line
-    backend: str = "auto"  # "auto": a generated kernel where there is a compiler; "kernel"; "reference": pure JAX
+    # "auto": a generated kernel where there is a compiler; "kernel"; "reference": pure JAX
+    backend: str = "auto"
     keep_source: bool = True  # leave the C++ text beside each object, for reading and profiling
 
 

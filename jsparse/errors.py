@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What jsparse raises.
 
-Every error a user can cause derives from `JsparseError` and from the builtin that a NumPy user would expect, and its
-text has the form *what is wrong: got X, expected Y; do Z*.  `InternalError` marks our own bugs.
+Every error a user can cause derives from `JsparseError` and from the builtin that a NumPy user
+would expect, and its text has the form *what is wrong: got X, expected Y; do Z*.  `InternalError`
+marks our own bugs.
 """
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`js.explain`: what jsparse does with an einsum, as text: formats, conversions, candidates, schedule, kernel.
+"""`js.explain`: what jsparse does with an einsum, as text: formats, conversions, candidates,
+schedule, kernel.
 
 Everything is shown as it would run; nothing is executed but what the decision itself needs.
 """
@@ -40,9 +41,9 @@ class Explanation:
 def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
     """What `js.einsum(subscripts, *operands, **wish)` does.
 
-    Returns:
-      An `Explanation`, which prints: the operands with formats; the result's format and why; each kernel with its
-      assignment, loop order, schedule, predicted cost, the candidates it won against, and its C++ text.
+    Returns: An `Explanation`, which prints: the operands with formats; the result's format and
+      why; each kernel with its assignment, loop order, schedule, predicted cost, the candidates
+      it won against, and its C++ text.
     """
     out = Explanation(f"einsum {subscripts!r}")
     for n, x in enumerate(operands):
@@ -50,7 +51,9 @@ def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
     counted = False
     try:
         y = _trace(out, subscripts, operands, wish)
-    except CapacityError:  # nothing is executed, so nothing is counted: any capacity shows the kernels
+    except (
+        CapacityError
+    ):  # nothing is executed, so nothing is counted: any capacity shows the kernels
         most = max((x.nse for x in operands if isinstance(x, SparseArray)), default=1)
         counted = True
         del out.steps[len(operands) :]
@@ -60,7 +63,9 @@ def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
     return out
 
 
-def _trace(out: Explanation, subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]) -> Any:
+def _trace(
+    out: Explanation, subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]
+) -> Any:
     with _watch(out):
         return jax.eval_shape(lambda *ops: api.einsum(subscripts, *ops, **wish), *operands)
 
@@ -70,14 +75,17 @@ def _describe(x: Any, counted: bool = False) -> str:
         frozen = "frozen " if x.frozen else ""
         entries = "entries counted at run time" if counted else f"{x.data.shape[0]} stored entries"
         return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {entries}"
-    return f"dense {getattr(x, 'dtype', type(x).__name__)}[{','.join(map(str, getattr(x, 'shape', ())))}]"
+    shape = ",".join(map(str, getattr(x, "shape", ())))
+    return f"dense {getattr(x, 'dtype', type(x).__name__)}[{shape}]"
 
 
 @contextmanager
 def _watch(out: Explanation) -> Iterator[None]:
     """Record each kernel as it is planned."""
 
-    def note(kind: str, a: Assignment, spec: pipeline.Spec, candidates: tuple[auto.Candidate, ...]) -> None:
+    def note(
+        kind: str, a: Assignment, spec: pipeline.Spec, candidates: tuple[auto.Candidate, ...]
+    ) -> None:
         number = len(out.kernels) + 1
         formats = "  ".join(f"{x.name}: {x.format}" for x in (*a.operands, a.output))
         out.steps.append(f"  kernel {number}:  {a.brief()}   ({kind})")
@@ -89,7 +97,8 @@ def _watch(out: Explanation) -> Iterator[None]:
             label = "    candidates: " if rank == 0 else "                "
             chosen = "   <- chosen: the least" if rank == 0 else ""
             out.steps.append(
-                f"{label}{c.cost / 1000:10.1f} us  reorder({','.join(c.order)}){workspace}{vector}{chosen}"
+                f"{label}{c.cost / 1000:10.1f} us  reorder({','.join(c.order)})"
+                f"{workspace}{vector}{chosen}"
             )
         out.kernels.append(pipeline.text(spec))
 

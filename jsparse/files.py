@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jsparse import convert, io
+from jsparse import construct, convert, io
 from jsparse.array import SparseArray
 from jsparse.errors import UnsupportedError
 from jsparse.format import Format
@@ -16,12 +16,14 @@ from jsparse.format import Format
 HYPERSPARSE = 4  # more rows than this for each entry: compress the rows too
 
 
-def load(path: str | os.PathLike[str], format: Format | str | None = None, **options: Any) -> SparseArray:
+def load(
+    path: str | os.PathLike[str], format: Format | str | None = None, **options: Any
+) -> SparseArray:
     """The sparse array in a file.
 
-    Args:
-      path: Matrix Market (`.mtx`), SciPy (`.npz`), FROSTT (`.tns`) or `.smtx`; all but `.npz` also with `.gz`.
-      format: format of the result.  By default csr for a matrix (dcsr if most rows are empty), csf otherwise; entries
+    Args: path: Matrix Market (`.mtx`), SciPy (`.npz`), FROSTT (`.tns`) or `.smtx`; all but `.npz`
+      also with `.gz`. format: format of the result.  By default csr for a matrix (dcsr if most
+      rows are empty), csf otherwise; entries
         that a file repeats add up.
       **options: `shape=`, `index_base=`, `values=` for `.tns`; see `jsparse.io.read`.
 
@@ -36,10 +38,12 @@ def load(path: str | os.PathLike[str], format: Format | str | None = None, **opt
             format = "csr" if c.shape[0] <= HYPERSPARSE * nse + 4096 else "dcsr"
         else:
             format = "csf"
-    return convert.to(convert.coo(c.data, c.coords, c.shape), format)
+    return convert.to(construct.coo(c.data, c.coords, c.shape), format)
 
 
-def save(path: str | os.PathLike[str], a: Any, *, comment: str = "", symmetry: str = "general") -> None:
+def save(
+    path: str | os.PathLike[str], a: Any, *, comment: str = "", symmetry: str = "general"
+) -> None:
     """Write a sparse array to a file whose suffix names the format; `load` reads it back exactly.
 
     Args:
@@ -48,11 +52,13 @@ def save(path: str | os.PathLike[str], a: Any, *, comment: str = "", symmetry: s
       comment: text for the head of the file, where the format has comments.
       symmetry: for Matrix Market: "general", "symmetric", "skew-symmetric" or "hermitian".
     """
-    a = convert.asarray(a)
+    a = construct.asarray(a)
     if convert.traced(a.data, *a.arrays):
         raise UnsupportedError("save: the array is traced; call it outside of jit")
     data, coords, count = convert.coo_parts(a)
     entries = io.Coordinates(
-        a.shape, np.stack([np.asarray(c)[:count] for c in coords]).astype(np.int64), np.asarray(data)[:count]
+        a.shape,
+        np.stack([np.asarray(c)[:count] for c in coords]).astype(np.int64),
+        np.asarray(data)[:count],
     )
     io.write(path, entries, comment=comment, symmetry=symmetry)

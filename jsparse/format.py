@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats: how a sparse array is stored, as a value.
 
-A `Format` is a tuple of levels (outermost first), the mode that each stores, and the width of the index arrays.  It
-prints as text that parses back:
+A `Format` is a tuple of levels (outermost first), the mode that each stores, and the width of the
+index arrays.  It prints as text that parses back:
 
     csr                                   dense rows, compressed columns
     csc                                   the same with the modes exchanged
@@ -10,7 +10,8 @@ prints as text that parses back:
     dense,compressed(-u)                  csr that may hold a coordinate twice
     dense,dense,compressed@0,2,1/int64    three modes, the last two exchanged, 64-bit index arrays
 
-A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the promise convert first.
+A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the
+promise convert first.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ INDEX_DTYPES = ("int32", "int64")
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """Levels outermost first; `order[l]` is the mode that level l stores; `index` is the dtype of pos and crd."""
+    """Levels outermost first; `order[l]` is the mode that level l stores; `index` is the dtype of
+    pos and crd.
+    """
 
     levels: tuple[Level, ...]
     order: tuple[int, ...]
@@ -112,7 +115,9 @@ class Format:
         return replace(self, index=index)
 
     def transpose(self, axes: tuple[int, ...]) -> Format:
-        """The format of the array with its modes permuted (new mode m is old mode axes[m]); the same storage."""
+        """The format of the array with its modes permuted (new mode m is old mode axes[m]); the
+        same storage.
+        """
         return replace(self, order=tuple(axes.index(m) for m in self.order))
 
     def array_names(self) -> tuple[tuple[int, str], ...]:
@@ -162,9 +167,7 @@ def _text(f: Format) -> str:
     for name in _SHOWN:
         if plain == _preset(name, f.ndim):
             return name + suffix
-    order = (
-        "" if f.order == tuple(range(f.ndim)) else "@" + ",".join(str(m) for m in f.order)
-    )
+    order = "" if f.order == tuple(range(f.ndim)) else "@" + ",".join(str(m) for m in f.order)
     return ",".join(str(level) for level in f.levels) + order + suffix
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """NumPy's names for what einsums and structure operations do, and the operators of `SparseArray`.
 
-Elementwise results: sparse * anything is sparse; sparse + sparse is sparse; sparse + dense is dense.  Duplicates add up
-before anything that is not linear in them could see them.
+Elementwise results: sparse * anything is sparse; sparse + sparse is sparse; sparse + dense is
+dense.  Duplicates add up before anything that is not linear in them could see them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jsparse import convert
+from jsparse import construct, convert
 from jsparse.api import Problem, Wish, einsum, evaluate, operand
 from jsparse.array import SparseArray, index_dtype, require_sparse
 from jsparse.convert import coo_parts, letters, to, todense, traced
@@ -26,7 +26,9 @@ from jsparse.ir.index import Term
 
 # ------------------------------------------------------------------- products
 def matmul(a: Any, b: Any, *, nse: int | None = None) -> Any:
-    """Matrix product as `numpy.matmul`: vectors, matrices, and leading modes that batch (and broadcast if dense)."""
+    """Matrix product as `numpy.matmul`: vectors, matrices, and leading modes that batch (and
+    broadcast if dense).
+    """
     a, b = operand(a, 0, "matmul"), operand(b, 1, "matmul")
     if a.ndim == 0 or b.ndim == 0:
         raise EinsumError("matmul: a scalar operand; use * instead")
@@ -61,15 +63,21 @@ def vdot(a: Any, b: Any) -> Any:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, *, nse: int | None = None) -> Any:
-    """As `numpy.tensordot`: sum over the last `axes` modes of `a` and the first of `b`, or over given pairs."""
+    """As `numpy.tensordot`: sum over the last `axes` modes of `a` and the first of `b`, or over
+    given pairs.
+    """
     a, b = operand(a, 0, "tensordot"), operand(b, 1, "tensordot")
     if isinstance(axes, int):
         if axes > min(a.ndim, b.ndim):
-            raise EinsumError(f"tensordot: axes={axes} but the operands have {a.ndim} and {b.ndim} modes")
+            raise EinsumError(
+                f"tensordot: axes={axes} but the operands have {a.ndim} and {b.ndim} modes"
+            )
         axes = (tuple(range(a.ndim - axes, a.ndim)), tuple(range(axes)))
     left, right = ((x,) if isinstance(x, int) else tuple(x) for x in axes)
     if len(left) != len(right):
-        raise EinsumError(f"tensordot: {len(left)} axes of the first operand, {len(right)} of the second")
+        raise EinsumError(
+            f"tensordot: {len(left)} axes of the first operand, {len(right)} of the second"
+        )
     names = letters(a.ndim + b.ndim)
     first, second = list(names[: a.ndim]), list(names[a.ndim :])
     for x, y in zip(left, right, strict=True):
@@ -85,8 +93,12 @@ def outer(a: Any, b: Any, *, nse: int | None = None) -> Any:
 
 
 # ---------------------------------------------------------------- elementwise
-def _elementwise(a: Any, b: Any, name: str) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], Any, Any]:
-    """Variables of both operands and the result under broadcasting; a mode of extent 1 is dropped where it broadcasts."""
+def _elementwise(
+    a: Any, b: Any, name: str
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], Any, Any]:
+    """Variables of both operands and the result under broadcasting; a mode of extent 1 is dropped
+    where it broadcasts.
+    """
     n = max(a.ndim, b.ndim)
     names = letters(n)
     extent = [1] * n
@@ -111,7 +123,9 @@ def _elementwise(a: Any, b: Any, name: str) -> tuple[tuple[str, ...], tuple[str,
 
 
 def multiply(a: Any, b: Any, *, nse: int | None = None) -> Any:
-    """The elementwise product, broadcasting.  Where only one operand is sparse the result has its pattern."""
+    """The elementwise product, broadcasting.  Where only one operand is sparse the result has its
+    pattern.
+    """
     a, b = operand(a, 0, "multiply"), operand(b, 1, "multiply")
     if a.ndim == 0 or b.ndim == 0:
         return _scale(a, b) if a.ndim else _scale(b, a)
@@ -145,7 +159,9 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
     ops = [operand(x, n, name) for n, x in enumerate(operands)]
     dtype = jnp.result_type(*[x.data if isinstance(x, SparseArray) else x for x in ops])
     if dtype == jnp.bool_ and -1 in signs:
-        raise TypeError("subtract: boolean operands; JAX has no boolean difference, use != or astype(int)")
+        raise TypeError(
+            "subtract: boolean operands; JAX has no boolean difference, use != or astype(int)"
+        )
     shapes = {x.shape for x in ops}
     if len(shapes) == 1 and all(isinstance(x, SparseArray) for x in ops):
         names = letters(ops[0].ndim)
@@ -163,10 +179,14 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
 
 
 def divide(a: Any, b: Any) -> Any:
-    """A sparse array over a scalar or a dense array that broadcasts to it: on the stored entries only."""
+    """A sparse array over a scalar or a dense array that broadcasts to it: on the stored entries
+    only.
+    """
     a, b = operand(a, 0, "divide"), operand(b, 1, "divide")
     if isinstance(b, SparseArray):
-        raise UnsupportedError("divide: a sparse divisor is zero almost everywhere; use its todense()")
+        raise UnsupportedError(
+            "divide: a sparse divisor is zero almost everywhere; use its todense()"
+        )
     if b.ndim == 0:
         return replace(a, data=a.data / b)
     dtype = jnp.result_type(a.data, b, float)
@@ -225,7 +245,9 @@ def transpose(a: Any, axes: Any = None) -> Any:
 
 
 def _like_source(a: SparseArray, ndim: int) -> Format:
-    """The format that a rearranged array gets: the source's kind where it fits the rank, else by rank."""
+    """The format that a rearranged array gets: the source's kind where it fits the rank, else by
+    rank.
+    """
     name = str(a.format.tighten().with_index("int32"))
     for kind in (name, "coo" if a.format.levels[-1].branchless else "csf" if ndim != 2 else "csr"):
         try:
@@ -235,17 +257,29 @@ def _like_source(a: SparseArray, ndim: int) -> Format:
     return parse_format("csf", ndim)
 
 
-def _from_parts(data: Any, coords: list[Any], count: Any, shape: tuple[int, ...], source: SparseArray) -> Any:
-    """An array from coordinates, of which the first `count` are in use, in the format of `source`."""
+def _from_parts(
+    data: Any, coords: list[Any], count: Any, shape: tuple[int, ...], source: SparseArray
+) -> Any:
+    """An array from coordinates, of which the first `count` are in use, in the format of
+    `source`.
+    """
     wide = index_dtype(shape, int(data.shape[0]))
     index = "int64" if wide == "int64" or source.format.index == "int64" else "int32"
     pos = jnp.stack([jnp.zeros((), index), jnp.asarray(count, index)])
-    coo = parse_format("coo", len(shape)).with_index(index).loosen(ordered=False, unique=source.format.canonical)
+    coo = (
+        parse_format("coo", len(shape))
+        .with_index(index)
+        .loosen(ordered=False, unique=source.format.canonical)
+    )
     out = SparseArray(data, (pos, *[jnp.asarray(c, index) for c in coords]), shape, coo)
     target = _like_source(source, len(shape)).with_index(index)
     if not source.format.canonical:
         target = target.loosen(unique=False)
-    return to(out, target, nse=out.nse if not traced(pos) and target.sparse_levels == (target.ndim - 1,) else None)
+    return to(
+        out,
+        target,
+        nse=out.nse if not traced(pos) and target.sparse_levels == (target.ndim - 1,) else None,
+    )
 
 
 def reshape(a: Any, shape: Any) -> Any:
@@ -278,7 +312,7 @@ def reshape(a: Any, shape: Any) -> Any:
 
 def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
     """Arrays joined along an existing mode; the result has the format of the first."""
-    parts = [convert.asarray(x) for x in arrays]
+    parts = [construct.asarray(x) for x in arrays]
     if not parts:
         raise ValueError("concatenate: no arrays")
     first = parts[0]
@@ -288,13 +322,18 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
             s == t for m, (s, t) in enumerate(zip(x.shape, first.shape, strict=True)) if m != axis
         )
         if not same:
-            raise ValueError(f"concatenate: array {n} has shape {x.shape}, array 0 {first.shape}; axis {axis}")
+            raise ValueError(
+                f"concatenate: array {n} has shape {x.shape}, array 0 {first.shape}; axis {axis}"
+            )
     dtype = jnp.result_type(*[x.data for x in parts])
     shape = tuple(
-        builtin_sum(x.shape[m] for x in parts) if m == axis else s for m, s in enumerate(first.shape)
+        builtin_sum(x.shape[m] for x in parts) if m == axis else s
+        for m, s in enumerate(first.shape)
     )
     offset = 0
-    datas, columns, valid = [], [[] for _ in shape], []
+    datas: list[Any] = []
+    columns: list[list[Any]] = [[] for _ in shape]
+    valid: list[Any] = []
     for x in parts:
         data, coords, count = coo_parts(x)
         datas.append(data.astype(dtype))
@@ -304,7 +343,11 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
         offset += x.shape[axis]
     data, coords = jnp.concatenate(datas), [jnp.concatenate(c) for c in columns]
     data, coords, count = _compact(data, coords, jnp.concatenate(valid))
-    source = first if all(x.format.canonical for x in parts) else replace(first, format=first.format.loosen(unique=False))
+    source = (
+        first
+        if all(x.format.canonical for x in parts)
+        else replace(first, format=first.format.loosen(unique=False))
+    )
     return _from_parts(data, coords, count, shape, source)
 
 
@@ -317,7 +360,7 @@ def builtin_sum(values: Any) -> int:
 
 def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     """Arrays of one shape joined along a new mode."""
-    parts = [convert.asarray(x) for x in arrays]
+    parts = [construct.asarray(x) for x in arrays]
     if not parts or len({x.shape for x in parts}) != 1:
         raise ValueError(f"stack: arrays of different shapes {[x.shape for x in parts]}, or none")
     axis = _axes(axis, parts[0].ndim + 1)[0]
@@ -339,7 +382,11 @@ def _compact(data: Any, coords: list[Any], keep: Any) -> tuple[Any, list[Any], A
         chosen = np.flatnonzero(np.asarray(keep))
         return data[chosen], [c[chosen] for c in coords], chosen.size
     target = jnp.where(keep, jnp.cumsum(keep) - 1, keep.shape[0])
-    source = jnp.zeros(keep.shape[0], jnp.int32).at[target].set(jnp.arange(keep.shape[0], dtype=jnp.int32), mode="drop")
+    source = (
+        jnp.zeros(keep.shape[0], jnp.int32)
+        .at[target]
+        .set(jnp.arange(keep.shape[0], dtype=jnp.int32), mode="drop")
+    )
     return data[source], [c[source] for c in coords], jnp.sum(keep)
 
 
@@ -411,7 +458,9 @@ def _binary(f: Any, swap: bool = False) -> Any:
 
 
 def install() -> None:
-    """Give `SparseArray` its operators and conversion methods: `array` is below this layer, so they come from here."""
+    """Give `SparseArray` its operators and conversion methods: `array` is below this layer, so
+    they come from here.
+    """
     table = {
         "__matmul__": _binary(matmul), "__rmatmul__": _binary(matmul, True),
         "__mul__": _binary(multiply), "__rmul__": _binary(multiply, True),

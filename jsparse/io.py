@@ -357,7 +357,7 @@ def _read_smtx(text: Lines) -> Coordinates:
                 line, "not an integer", quoted(wrong), expected, "correct it"
             ) from None
     sizes, offsets, indices = arrays
-    if len(sizes) != 3 or sizes.min() < 0:
+    if len(sizes) != 3 or int(np.min(sizes)) < 0:
         got = quoted(text.lines[0])
         raise text.fault(1, "wrong line of sizes", got, "rows, columns, entries", "correct it")
     rows, columns, nse = sizes.tolist()

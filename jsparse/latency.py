@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long jsparse itself takes, beside the limits it sets itself: `python -m jsparse times`.
 
-    call ── parse, infer, plan, text ──▶ C++ ── compiler ──▶ object on disk ── another process ──▶ loaded
-            limit 10 ms                         limit 0.25 s                   limit 10 ms
+    call ── parse, infer, plan, text ──▶ C++ ── compiler ──▶ object ── new process ──▶ loaded
+              limit 10 ms                      limit 0.25 s              limit 10 ms
 
-Operands are abstract (shapes without values), so nothing but what is measured runs.  Each row of `TABLE` is planned with
-extents that this process has not seen, hence from a cold start.  Things that are compared are timed in turns.
+Operands are abstract (shapes without values), so nothing but what is measured runs.  Each row of
+`TABLE` is planned with extents that this process has not seen, hence from a cold start.  Things
+that are compared are timed in turns.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def planned(
 def in_turns(
     calls: dict[str, Callable[[], Any]], seconds: float, most: int = 2000
 ) -> dict[str, float]:
-    """Median seconds of each call; they take turns, so that all see the same machine.  Warms each up first."""
+    """Median seconds of each call, warm; they take turns, so that all see the same machine."""
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         jax.block_until_ready(call())
@@ -146,7 +147,9 @@ def in_turns(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Samples of one quantity, (seconds, CPU seconds) by name, and the limit on the seconds' p95."""
+    """Samples of one quantity, (name, seconds, CPU seconds), and the limit of the 95th
+    percentile.
+    """
 
     what: str
     limit: float
@@ -202,11 +205,12 @@ def compile_each(kernels: dict[str, pipeline.Spec]) -> Figure:
         after = os.times()
         busy = after.children_user - before.children_user
         busy += after.children_system - before.children_system
-        samples.append((_name(spec), time.perf_counter() - start, busy))
+        samples.append((kernel_name(spec), time.perf_counter() - start, busy))
     return Figure("C++ compiler, one kernel", 0.25, "s", samples)
 
 
-def _name(spec: pipeline.Spec) -> str:
+def kernel_name(spec: pipeline.Spec) -> str:
+    """What a kernel computes, in a few words."""
     return spec.assignment.brief() + ("" if spec.work == "einsum" else f" (pattern, {spec.work})")
 
 
@@ -240,24 +244,24 @@ def find_in_new_process(kernels: dict[str, pipeline.Spec]) -> Figure:
             f"a second process did not find the kernels in {folder}: {done.stderr[-300:]}"
         )
     taken = json.loads(done.stdout.splitlines()[-1])
-    samples = [(_name(s), *t) for s, t in zip(kernels.values(), taken, strict=True)]
+    samples = [(kernel_name(s), *t) for s, t in zip(kernels.values(), taken, strict=True)]
     return Figure("kernel found by a second process", 0.010, "ms", samples)
 
 
-def eager_call() -> str:
+def eager_call(seconds: float) -> str:
     """A repeated eager call of a small SpMV against JAX's smallest jitted function."""
     a = js.random(jax.random.key(0), (64, 64), 0.05)
     x = jnp.ones(64)
     add_one = jax.jit(lambda x: x + 1)
     calls = {"ours": lambda: js.einsum("ij,j->i", a, x), "theirs": lambda: add_one(x)}
-    taken = in_turns(calls, 3.0, 20000)
+    taken = in_turns(calls, seconds, 20000)
     ratio = taken["ours"] / taken["theirs"]
     what, verdict = "cached eager call / jit(x + 1)", "ok" if ratio <= 2 else "OVER"
     detail = f"{1e6 * taken['ours']:.1f} us against {1e6 * taken['theirs']:.1f} us"
     return _line(what, ratio, "", "", "", 2.0, "x", verdict, detail)
 
 
-def times(rows: Sequence[Row] = TABLE) -> Iterator[str]:
+def times(rows: Sequence[Row] = TABLE, seconds: float = 3.0) -> Iterator[str]:
     """The lines that `python -m jsparse times` prints, each as soon as it is known."""
     if build.compiler() is None:
         raise CompileError(build.NO_COMPILER)
@@ -268,7 +272,7 @@ def times(rows: Sequence[Row] = TABLE) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, config.override(cache_dir=folder):
         yield str(compile_each(kernels))
         yield str(find_in_new_process(kernels))
-    yield eager_call()
+    yield eager_call(seconds)
     yield _load()
 
 

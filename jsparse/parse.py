@@ -6,7 +6,8 @@
     "...ij,jk"      `...` stands for the remaining modes, aligned at the right and broadcast
     "ii->i" "ii"    a repeated letter takes the diagonal
 
-As `numpy.einsum`, but every letter that the output has must occur in an operand, and in the output only once.
+As `numpy.einsum`, but every letter that the output has must occur in an operand, and in the
+output only once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def _fail(text: str, why: str) -> EinsumError:
 
 
 def _split(text: str, part: str, ndim: int | None, where: str) -> tuple[list[str], list[str], int]:
-    """Letters before and after the ellipsis, and how many modes the ellipsis stands for (-1: there is none)."""
+    """Letters before and after the ellipsis, and how many modes the ellipsis stands for (-1:
+    there is none).
+    """
     head, dots, tail = part.partition("...")
     for c in head + tail:
         if not c.isalpha() or not c.isascii():
@@ -40,7 +43,9 @@ def _split(text: str, part: str, ndim: int | None, where: str) -> tuple[list[str
             raise _fail(text, f"{where} has {ndim} mode(s) but its subscripts {part!r} name {n}")
         return list(head), list(tail), -1
     if ndim is not None and n > ndim:
-        raise _fail(text, f"{where} has {ndim} mode(s) but its subscripts {part!r} name {n} and '...'")
+        raise _fail(
+            text, f"{where} has {ndim} mode(s) but its subscripts {part!r} name {n} and '...'"
+        )
     return list(head), list(tail), 0 if ndim is None else ndim - n
 
 
@@ -53,7 +58,10 @@ def parse_einsum(text: str, ndims: tuple[int, ...]) -> Einsum:
     Einsum(inputs=(('i', 'j'), ('j', 'k')), output=('i', 'k'))
     """
     if not isinstance(text, str):
-        raise EinsumError(f"einsum: got subscripts of type {type(text).__name__}, expected a string such as 'ij,jk->ik'")
+        raise EinsumError(
+            f"einsum: got subscripts of type {type(text).__name__}, expected a string such as "
+            f"'ij,jk->ik'"
+        )
     compact = "".join(text.split())
     left, arrow, right = compact.partition("->")
     if "->" in right:
@@ -74,21 +82,26 @@ def parse_einsum(text: str, ndims: tuple[int, ...]) -> Einsum:
         head, tail, rest = _split(text, right, None, "the output")
         output = (*head, *(ellipsis if rest >= 0 else ()), *tail)
         if rest < 0 and ellipsis:
-            raise _fail(text, "operands have '...' but the output has not; write it in the output too")
+            raise _fail(
+                text, "operands have '...' but the output has not; write it in the output too"
+            )
     else:
         output = (*ellipsis, *sorted(v for v in set(seen) if seen.count(v) == 1))
     for v in output:
         if len(v) == 1 and v not in seen:
             raise _fail(text, f"index {v!r} of the output is in no operand")
         if output.count(v) > 1:
-            raise _fail(text, f"index {v!r} is twice in the output; a diagonal output is not supported")
+            raise _fail(
+                text, f"index {v!r} is twice in the output; a diagonal output is not supported"
+            )
     return Einsum(tuple(inputs), output)
 
 
 def extents(
     text: str, inputs: tuple[tuple[str, ...], ...], shapes: tuple[tuple[int, ...], ...]
 ) -> dict[str, int]:
-    """The extent of every variable; raises `EinsumError` naming operand and mode where two disagree.
+    """The extent of every variable; raises `EinsumError` naming operand and mode where two
+    disagree.
 
     An extent of 1 behind an ellipsis broadcasts.
     """

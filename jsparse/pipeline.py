@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a specification to kernel text: the passes in order, each with what it establishes.
 
-A `Spec` is everything that determines a kernel.  It has a text form, the *recipe*, that travels with compiled programs,
-so that another process can build the same kernel again.
+A `Spec` is everything that determines a kernel.  It has a text form, the *recipe*, that travels
+with compiled programs, so that another process can build the same kernel again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from jsparse.errors import JsparseError
 from jsparse.ir import verify
 from jsparse.ir.index import Assignment, parse_assignment
 from jsparse.ir.loop import Kernel
-from jsparse.lower import assemble, loops
+from jsparse.lower import assemble
+from jsparse.lower import kernel as values
 from jsparse.schedule import directives
 from jsparse.schedule.directives import Schedule, parse_schedule
 
@@ -25,8 +26,9 @@ from jsparse.schedule.directives import Schedule, parse_schedule
 class Spec:
     """A kernel to be: what it computes, and how.
 
-    `work`: "einsum" (values), or "merge" or "sort" (patterns, see `lower.assemble`); `count`: only count entries.
-    `batch`: for each batch axis, outermost first, which arguments have it in front (all results do).
+    `work`: "einsum" (values), or "merge" or "sort" (patterns, see `lower.assemble`); `count`:
+    only count entries. `batch`: for each batch axis, outermost first, which arguments have it in
+    front (all results do).
     """
 
     assignment: Assignment
@@ -52,14 +54,22 @@ def from_recipe(text: str) -> Spec:
     """The inverse of `Spec.recipe`."""
     d = json.loads(text)
     batch = tuple(tuple(c == "1" for c in mask) for mask in d["batch"])
-    return Spec(parse_assignment(d["assignment"]), parse_schedule(d["schedule"]), d["work"], d["count"], batch)
+    return Spec(
+        parse_assignment(d["assignment"]),
+        parse_schedule(d["schedule"]),
+        d["work"],
+        d["count"],
+        batch,
+    )
 
 
 @lru_cache(maxsize=4096)
 def lower(spec: Spec) -> Kernel:
-    """Spec to loop IR: apply the schedule (legality), lower (loops), verify (variables, bounds of use)."""
+    """Spec to loop IR: apply the schedule (legality), lower (loops), verify (variables, bounds of
+    use).
+    """
     if spec.work == "einsum":
-        kernel = loops.lower(directives.apply(spec.schedule, spec.assignment))
+        kernel = values.lower(directives.apply(spec.schedule, spec.assignment))
     else:
         order = directives.apply(spec.schedule, spec.assignment).order
         kernel = assemble.lower(spec.assignment, order, spec.work, spec.count)
@@ -84,10 +94,11 @@ def text(spec: Spec) -> str:
 
 
 def resolve(key: str, recipe: str) -> str:
-    """Path of the shared object of kernel `key`: from the cache, from a compile under way, or compiled now.
+    """Path of the shared object of kernel `key`: from the cache, from a compile under way, or
+    compiled now.
 
-    Called from XLA's threads.  A program exported by another version may bring another key for the same recipe; the
-    kernel is then built from the recipe.
+    Called from XLA's threads.  A program exported by another version may bring another key for
+    the same recipe; the kernel is then built from the recipe.
     """
     try:
         source = text(from_recipe(recipe))

@@ -12,7 +12,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A CPU.  `vector_bytes`: width of its vector registers; `registers`: how many; caches in bytes."""
+    """A CPU.  `vector_bytes`: width of its vector registers; `registers`: how many; caches in
+    bytes.
+    """
 
     name: str
     vector_bytes: int
@@ -49,5 +51,7 @@ def host() -> Target:
         name, registers = f"x86-64/{width * 8}", 32 if wide else 16
     else:
         width, registers, name = 16, 32, platform.machine()
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return Target(name, width, registers, threads)

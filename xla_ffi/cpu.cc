@@ -18,6 +18,10 @@
 #include <string_view>
 #include <vector>
 
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
 #include "xla_ffi/kernel.h"
 
 namespace jsparse {
@@ -84,6 +88,31 @@ class Job {
   alignas(64) std::atomic<int64_t> done_{0};
   std::mutex mutex_;
   std::condition_variable all_done_;
+};
+
+// XLA has its threads flush denormals to zero; a kernel keeps them, and leaves the mode as it found it.
+class KeepDenormals {
+ public:
+  KeepDenormals(const KeepDenormals&) = delete;
+  KeepDenormals& operator=(const KeepDenormals&) = delete;
+#if defined(__SSE__)
+  KeepDenormals() : saved_(_mm_getcsr()) { _mm_setcsr(saved_ & ~0x8040u); }  // FTZ is bit 15, DAZ bit 6
+  ~KeepDenormals() { _mm_setcsr(saved_); }
+
+ private:
+  const unsigned saved_;
+#elif defined(__aarch64__)
+  KeepDenormals() {
+    asm volatile("mrs %0, fpcr" : "=r"(saved_));
+    asm volatile("msr fpcr, %0" ::"r"(saved_ & ~(uint64_t{1} << 24)));  // FZ is bit 24
+  }
+  ~KeepDenormals() { asm volatile("msr fpcr, %0" ::"r"(saved_)); }
+
+ private:
+  uint64_t saved_;
+#else
+  KeepDenormals() {}
+#endif
 };
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -202,7 +231,12 @@ struct Call : js_context {
   // Helpers that cannot be queued are not needed, and once one is queued the loop must go on.
   void Help(const std::shared_ptr<Job>& job, int64_t helpers) noexcept {
     try {
-      for (int64_t i = 0; i < helpers; ++i) pool->Schedule([job] { job->Work(); });
+      for (int64_t i = 0; i < helpers; ++i) {
+        pool->Schedule([job] {
+          const KeepDenormals keep;
+          job->Work();
+        });
+      }
     } catch (...) {
     }
   }
@@ -287,6 +321,7 @@ ffi::Error Execute(ffi::ThreadPool pool, ffi::Dictionary attrs, ffi::RemainingAr
   }
 
   Call call(&pool);
+  const KeepDenormals keep;
   const int32_t status = kernel(&call, arg.data(), ret.data(), extent);
   // A fault raised inside a parallel loop counts also where the kernel forgot to return it.
   if (status != JS_OK || call.faulted) return FaultError(*key, status, call);

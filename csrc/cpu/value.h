@@ -40,6 +40,8 @@ static inline js_bf16 js_f32_to_bf16(float x) {
   return r;
 }
 
+static inline js_bf16 js_f64_to_bf16(double x) { return js_f32_to_bf16((float)x); }
+
 template <typename T>
 struct js_complex {
   T re, im;

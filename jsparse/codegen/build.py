@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kernel text to a shared object, in a cache addressed by content.
 
-The kernel key is a hash of the text and the ABI; the object's name adds the compiler, its flags and the processor.  An
-object is written to a temporary name and moved into place, so processes may share the folder and a killed compile leaves
-nothing behind.  The folder is created 0700 and its owner checked before anything in it is loaded.  `submit` compiles in
-the background; `path` waits.
+The kernel key is a hash of the text and the ABI; the object's name adds the compiler, its flags
+and the processor.  An object is written to a temporary name and moved into place, so processes
+may share the folder and a killed compile leaves nothing behind.  The folder is created 0700 and
+its owner checked before anything in it is loaded.  `submit` compiles in the background; `path`
+waits.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from jsparse.errors import CompileError
 from jsparse.target import cpu_features
 
 FLAGS = (
-    "-std=gnu++17", "-O3", "-march=native", "-fPIC", "-shared", "-fwrapv", "-fno-exceptions", "-fno-rtti",
+    "-std=gnu++17", "-O3", "-march=native", "-fPIC", "-shared", "-fwrapv",
+    "-fno-exceptions", "-fno-rtti",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default", "-w",
 )  # fmt: skip
 
@@ -83,7 +85,9 @@ def compiler() -> tuple[tuple[str, ...], str] | None:
 
 
 def _identity(command: tuple[str, ...]) -> str:
-    """What distinguishes one compiler from another, without running it where the file itself can tell."""
+    """What distinguishes one compiler from another, without running it where the file itself can
+    tell.
+    """
     binary = Path(os.path.realpath(shutil.which(command[0]) or command[0]))
     try:
         stat = binary.stat()
@@ -93,8 +97,8 @@ def _identity(command: tuple[str, ...]) -> str:
 
 
 NO_COMPILER = (
-    "no C++ compiler: looked for $JSPARSE_CXX, c++, g++, clang++ and the ziglang wheel; install one of them, "
-    "for instance with pip install 'jsparse[zig]'"
+    "no C++ compiler: looked for $JSPARSE_CXX, c++, g++, clang++ and the ziglang wheel; install "
+    "one, for instance with pip install 'jsparse[zig]'"
 )
 
 
@@ -117,8 +121,9 @@ def cache_dir() -> Path:
         stat = folder.stat()
         if stat.st_uid != os.getuid() or stat.st_mode & 0o022:
             raise CompileError(
-                f"kernel cache {folder}: it must belong to you and be writable by nobody else, got owner "
-                f"{stat.st_uid} and mode {stat.st_mode & 0o777:o}; set JSPARSE_CACHE_DIR to a private folder"
+                f"kernel cache {folder}: it must belong to you and be writable by nobody else, got "
+                f"owner {stat.st_uid} and mode {stat.st_mode & 0o777:o}; set JSPARSE_CACHE_DIR to "
+                f"a private folder"
             )
     _checked.add(str(folder))
     return folder
@@ -134,7 +139,8 @@ def object_path(kernel_key: str) -> Path:
 def compile_now(text: str, kernel_key: str) -> Path:
     """Compile unless the object is there already; returns its path.
 
-    Raises `CompileError` if there is no compiler, or with the first error and the kept source if it fails.
+    Raises `CompileError` if there is no compiler, or with the first error and the kept source if
+    it fails.
     """
     target = object_path(kernel_key)
     if target.exists():
@@ -150,17 +156,20 @@ def compile_now(text: str, kernel_key: str) -> Path:
     with os.fdopen(handle, "w") as f:
         f.write(text)
     command = [
-        *found[0], *FLAGS, *shlex.split(config.get().cxxflags), f"-I{headers()}", draft, "-o", temporary,
+        *found[0], *FLAGS, *shlex.split(config.get().cxxflags),
+        f"-I{headers()}", draft, "-o", temporary,
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             os.replace(draft, source)
             first = next(
-                (line for line in done.stderr.splitlines() if re.search(r"\berror\b", line)), done.stderr[:300]
+                (line for line in done.stderr.splitlines() if re.search(r"\berror\b", line)),
+                done.stderr[:300],
             )
             raise CompileError(
-                f"{found[0][0]} failed on kernel {kernel_key} (exit {done.returncode}); source kept at {source}. "
+                f"{found[0][0]} failed on kernel {kernel_key} (exit {done.returncode}); "
+                f"source kept at {source}. "
                 f"First error: {first}"
             )
         if config.get().keep_source:

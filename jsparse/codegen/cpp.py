@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop IR to the C++ text of one kernel: a translation unit with the entry `jsparse_kernel` of csrc/abi.h.
+"""Loop IR to the C++ text of one kernel: a translation unit with the entry `jsparse_kernel` of
+csrc/abi.h.
 
-A `Parallel` statement becomes a static function of its own that unpacks the buffers it uses; variables declared outside
-travel in a frame.  Text is stable: equal kernels have equal text, whose hash is the kernel key.
+A `Parallel` statement becomes a static function of its own that unpacks the buffers it uses;
+variables declared outside travel in a frame.  Text is stable: equal kernels have equal text,
+whose hash is the kernel key.
 """
 
 from __future__ import annotations
@@ -66,9 +68,8 @@ class Cpp(CStyle):
                     self.line(f"{kind}* const {b.name} = frame->{b.name};")
                 continue
             const = "" if b.name in results else "const "
-            self.line(
-                f"{const}{kind}* const __restrict {b.name} = ({const}{kind}*){b.where}s[{b.number}].data;"
-            )
+            data = f"({const}{kind}*){b.where}s[{b.number}].data"
+            self.line(f"{const}{kind}* const __restrict {b.name} = {data};")
 
     def scratch(self, buffer: loop.Buffer, size: loop.Expr, zero: bool) -> None:
         kind, n = c_type(buffer.dtype), f"{buffer.name}_size"
@@ -115,7 +116,12 @@ class Cpp(CStyle):
         self.stmt(s.body)
         body = self.lines
         self.lines, self.indent, self.in_chunk = outer, indent, False
-        head = ["  js_context* ctx;", "  const js_buffer* args;", "  const js_buffer* results;", *fields]
+        head = [
+            "  js_context* ctx;",
+            "  const js_buffer* args;",
+            "  const js_buffer* results;",
+            *fields,
+        ]
         self.functions.append(
             "\n".join(
                 [f"struct {struct} {{", *head, "};", "",
@@ -135,12 +141,19 @@ class Cpp(CStyle):
         self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")
         head = [f"// {t}" for t in k.title]
         used = sorted(self.includes)
-        head += ['#include "abi.h"', '#include "cpu/value.h"', *[f'#include "cpu/{h}"' for h in used], ""]
+        head += [
+            '#include "abi.h"',
+            '#include "cpu/value.h"',
+            *[f'#include "cpu/{h}"' for h in used],
+            "",
+        ]
         head += self.vector_types()
         text = [
             *head,
             *self.functions,
-            *self.signature("static int32_t one" if self.batch else 'extern "C" int32_t jsparse_kernel'),
+            *self.signature(
+                "static int32_t one" if self.batch else 'extern "C" int32_t jsparse_kernel'
+            ),
             *self.lines,
             "}",
             *(self.batched() if self.batch else ()),
@@ -155,7 +168,9 @@ class Cpp(CStyle):
         ]
 
     def batched(self) -> list[str]:
-        """The entry of a batched kernel: `one` for each element, on base pointers shifted past the batch axes."""
+        """The entry of a batched kernel: `one` for each element, on base pointers shifted past
+        the batch axes.
+        """
         n_args, n_results, axes = len(self.kernel.args), len(self.kernel.results), len(self.batch)
         lines = ["", *self.signature('extern "C" int32_t jsparse_kernel')]
         lines.append(f"  js_buffer arg[{max(n_args, 1)}], result[{max(n_results, 1)}];")
@@ -169,11 +184,20 @@ class Cpp(CStyle):
         pad = "  " * (axes + 1)
         for k, b in enumerate(self.kernel.args):
             own = [axis for axis, mask in enumerate(self.batch) if mask[k]]
-            lines.append(f"{pad}arg[{k}] = js_element(&args[{k}], {len(own)}, {self.flat(own)}, {SIZES[b.dtype]});")
+            lines.append(
+                f"{pad}arg[{k}] = js_element(&args[{k}], {len(own)}, "
+                f"{self.flat(own)}, {SIZES[b.dtype]});"
+            )
         for k, b in enumerate(self.kernel.results):
             every = list(range(axes))
-            lines.append(f"{pad}result[{k}] = js_element(&results[{k}], {axes}, {self.flat(every)}, {SIZES[b.dtype]});")
-        lines += [f"{pad}const int32_t fault = one(ctx, arg, result, extents);", f"{pad}if (fault) return fault;"]
+            lines.append(
+                f"{pad}result[{k}] = js_element(&results[{k}], {axes}, "
+                f"{self.flat(every)}, {SIZES[b.dtype]});"
+            )
+        lines += [
+            f"{pad}const int32_t fault = one(ctx, arg, result, extents);",
+            f"{pad}if (fault) return fault;",
+        ]
         lines += ["  " * (axis + 1) + "}" for axis in reversed(range(axes))]
         return [*lines, "  return JS_OK;", "}"]
 
@@ -195,7 +219,8 @@ class Cpp(CStyle):
             kind, size = c_type(dtype, lanes), SIZES[dtype] * lanes
             out += [
                 f"typedef {c_type(dtype)} {kind} __attribute__((vector_size({size})));",
-                f"typedef {c_type(dtype)} {kind}u __attribute__((vector_size({size}), aligned({SIZES[dtype]}), may_alias));",
+                f"typedef {c_type(dtype)} {kind}u __attribute__((vector_size({size}), "
+                f"aligned({SIZES[dtype]}), may_alias));",
             ]
         for dtype, lanes, op in sorted(self.sums):
             out.append(hsum(dtype, lanes, op))
@@ -222,5 +247,7 @@ def hsum(dtype: str, lanes: int, op: str) -> str:
 
 
 def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = ()) -> str:
-    """The text of a kernel; `batch` says for each batch axis which arguments have it (see `pipeline.Spec`)."""
+    """The text of a kernel; `batch` says for each batch axis which arguments have it (see
+    `pipeline.Spec`).
+    """
     return Cpp(kernel, batch).module()

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loop IR to text of the C family: expressions and statements.  A backend supplies entries and the parallel loop."""
+"""Loop IR to text of the C family: expressions and statements.  A backend supplies entries and
+the parallel loop.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ DTYPES = {
     "bool": ("bool", "b8"),
 }
 SIZES = {
-    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16, "int8": 1,
-    "int16": 2, "int32": 4, "int64": 8, "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8, "bool": 1,
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16,
+    "int8": 1, "int16": 2, "int32": 4, "int64": 8, "bool": 1,
+    "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
 VECTOR_DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
@@ -65,7 +68,9 @@ def literal(value: int | float | bool, dtype: str) -> str:
 
 
 def widened(e: Expr) -> Expr:
-    """A load of an index array where C itself widens it to 64 bits: initialised from, or compared with, an int64."""
+    """A load of an index array where C itself widens it to 64 bits: initialised from, or compared
+    with, an int64.
+    """
     return e.a if isinstance(e, loop.Cast) and e.dtype == INT and isinstance(e.a, loop.Load) else e
 
 
@@ -161,7 +166,9 @@ class CStyle:
                     self.stmt(x)
             case loop.Decl(var, value, mutable):
                 const = "" if mutable else "const "
-                kind = c_type(var.dtype) if var.lanes == 1 else self.vector_type(var.dtype, var.lanes)
+                kind = (
+                    c_type(var.dtype) if var.lanes == 1 else self.vector_type(var.dtype, var.lanes)
+                )
                 self.line(f"{const}{kind} {var.name} = {self.expr(widened(value))};")
             case loop.Assign(var, value):
                 self.line(f"{var.name}{self.update(var, value)};")
@@ -174,10 +181,13 @@ class CStyle:
                 if isinstance(hi, (loop.Var, loop.Const, loop.Dim)):
                     head = f"for ({head}; {var.name} < {last}; {move})"
                 else:
-                    head = f"for ({head}, {var.name}_stop = {last}; {var.name} < {var.name}_stop; {move})"
+                    stop = f"{var.name}_stop"
+                    head = f"for ({head}, {stop} = {last}; {var.name} < {stop}; {move})"
                 self.scope(head, body)
             case loop.While(cond, loop.Assign() as body):
-                self.line(f"while ({self.expr(cond)}) {body.var.name}{self.update(body.var, body.value)};")
+                self.line(
+                    f"while ({self.expr(cond)}) {body.var.name}{self.update(body.var, body.value)};"
+                )
             case loop.While(cond, body):
                 self.scope(f"while ({self.expr(cond)})", body)
             case loop.If(loop.Const(True, _), body, None):

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Index notation: what a kernel computes, without any order.
 
-An `Assignment` is a sum of products of accesses, summed over the index variables that the output lacks.  It prints as
-text that parses back, and that text is what a serialized program carries to rebuild its kernels:
+An `Assignment` is a sum of products of accesses, summed over the index variables that the output
+lacks.  It prints as text that parses back, and that text is what a serialized program carries to
+rebuild its kernels:
 
     Y[i,k]:dense:float32 = A[i,j]:csr:float32 * B[j,k]:dense:float32
     Y[i,j]:like(A):float32 = A[i,j]:csr:float32 * B[i,k]:dense:float32 * C[j,k]:dense:float32
     Y[i,j]:csr:float32 = A[i,j]:csr:float32 - B[i,j]:csr!:float32
 
-Each operand is `name[vars]:format:dtype`.  A format with `!` is trusted: its index arrays were validated before, so the
-kernel need not.  The dtype `pattern` marks an operand without values (every stored entry counts as one).  An output with
-a sparse format is *sampled*: its pattern is given and only its values are computed; `like(A)` takes the pattern of A.
+Each operand is `name[vars]:format:dtype`.  A format with `!` is trusted: its index arrays were
+validated before, so the kernel need not.  The dtype `pattern` marks an operand without values
+(every stored entry counts as one).  An output with a sparse format is *sampled*: its pattern is
+given and only its values are computed; `like(A)` takes the pattern of A.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from jsparse.errors import InternalError
@@ -27,13 +29,16 @@ PATTERN = "pattern"
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """A reduction or product operator: neutral element, and the C operator that loop IR calls by the same name."""
+    """A reduction or product operator: neutral element, and the C operator that loop IR calls by
+    the same name.
+    """
 
     text: str
     identity: int | bool
 
 
-# (sum, product) per kind of value.  A product's annihilator is the sum's identity, so absent entries may be skipped.
+# (sum, product) per kind of value.  A product's annihilator is the sum's identity, so absent
+# entries may be skipped.
 PLUS_TIMES = (Op("+", 0), Op("*", 1))
 OR_AND = (Op("|", False), Op("&", True))
 
@@ -52,16 +57,15 @@ class Access:
     format: Format
     dtype: str
     trusted: bool = False
+    level_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The variable of each level, outermost first."""
+    sparse_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Variables that index a level with stored coordinates."""
 
-    @property
-    def level_vars(self) -> tuple[str, ...]:
-        """The variable of each level, outermost first."""
-        return tuple(self.vars[m] for m in self.format.order)
-
-    @property
-    def sparse_vars(self) -> tuple[str, ...]:
-        """Variables that index a level with stored coordinates."""
-        return tuple(self.level_vars[n] for n in self.format.sparse_levels)
+    def __post_init__(self) -> None:
+        names = tuple(self.vars[m] for m in self.format.order)
+        object.__setattr__(self, "level_vars", names)
+        object.__setattr__(self, "sparse_vars", tuple(names[n] for n in self.format.sparse_levels))
 
     def __str__(self) -> str:
         trust = "!" if self.trusted else ""
@@ -78,14 +82,28 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """output[…] = sum over the other variables of the terms.  `shares`: the operand whose pattern the output takes."""
+    """output[…] = sum over the other variables of the terms.  `shares`: the operand whose pattern
+    the output takes.
+    """
 
     output: Access
     operands: tuple[Access, ...]
     terms: tuple[Term, ...]
     shares: int | None = None
+    vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """All index variables, output first, in order of appearance: the order of the extents."""
+    _hash: int = field(init=False, repr=False, compare=False)
+
+    def __hash__(self) -> int:
+        return self._hash  # a key of every cache on the way to a kernel: computed once
 
     def __post_init__(self) -> None:
+        seen = dict.fromkeys(self.output.vars)
+        for access in self.operands:
+            seen.update(dict.fromkeys(access.vars))
+        object.__setattr__(self, "vars", tuple(seen))
+        key = hash((self.output, self.operands, self.terms, self.shares))
+        object.__setattr__(self, "_hash", key)
         used = sorted(f for t in self.terms for f in t.factors)
         if used != list(range(len(self.operands))):
             raise InternalError(f"each operand must occur in exactly one term: {self.terms}")
@@ -96,14 +114,6 @@ class Assignment:
         return not self.output.format.is_dense
 
     @property
-    def vars(self) -> tuple[str, ...]:
-        """All index variables, output first, in order of appearance: the order of the extents."""
-        seen = dict.fromkeys(self.output.vars)
-        for access in self.operands:
-            seen.update(dict.fromkeys(access.vars))
-        return tuple(seen)
-
-    @property
     def reductions(self) -> tuple[str, ...]:
         return tuple(v for v in self.vars if v not in self.output.vars)
 
@@ -111,7 +121,8 @@ class Assignment:
     def pattern(self) -> Access | None:
         """The access whose index arrays give the output's pattern, if the output brings its own.
 
-        None where the pattern is that of an operand, or is what is to be computed (an output dtype of `pattern`).
+        None where the pattern is that of an operand, or is what is to be computed (an output
+        dtype of `pattern`).
         """
         if not self.sampled or self.shares is not None or self.output.dtype == PATTERN:
             return None
@@ -132,7 +143,10 @@ class Assignment:
         return f"{out} = {text}"
 
     def brief(self) -> str:
-        """The assignment without formats and dtypes, as a person writes it: Y[i,k] = A[i,j] * B[j,k]."""
+        """The assignment without formats and dtypes, as a person writes it: Y[i,k] = A[i,j] *
+        B[j,k].
+        """
+
         def one(a: Access) -> str:
             return f"{a.name}[{','.join(a.vars)}]"
 
@@ -188,4 +202,6 @@ def parse_assignment(text: str) -> Assignment:
         format_ = source.format.transpose(axes)
     else:
         format_ = parse_format(fmt, len(names))
-    return Assignment(Access(name, names, format_, dtype, trusted), tuple(operands), tuple(terms), shares)
+    return Assignment(
+        Access(name, names, format_, dtype, trusted), tuple(operands), tuple(terms), shares
+    )

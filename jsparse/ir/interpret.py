@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop IR run on NumPy arrays: the executable semantics, and a test oracle that needs no compiler.
 
-Slow by design: one Python step for each node.  Values are computed in the dtype that the generated code uses.
+Slow by design: one Python step for each node.  Values are computed in the dtype that the
+generated code uses.
 """
 
 from __future__ import annotations
@@ -38,12 +39,21 @@ def numpy_dtype(name: str) -> Any:
 def run(
     kernel: Kernel, args: list[Array], results: list[Array], extents: list[int], threads: int = 1
 ) -> None:
-    """Run a kernel on arrays; `results` are written.  Chunks run in reverse order, to show that order is free."""
+    """Run a kernel on arrays; `results` are written.  Chunks run in reverse order, to show that
+    order is free.
+    """
     _Machine(kernel, args, results, extents, threads).stmt(kernel.body, {})
 
 
 class _Machine:
-    def __init__(self, kernel: Kernel, args: list[Array], results: list[Array], extents: list[int], threads: int):
+    def __init__(
+        self,
+        kernel: Kernel,
+        args: list[Array],
+        results: list[Array],
+        extents: list[int],
+        threads: int,
+    ):
         self.arrays: dict[str, Array] = {}
         self.flat: dict[str, Array] = {}
         for buffers, arrays in ((kernel.args, args), (kernel.results, results)):
@@ -105,12 +115,15 @@ class _Machine:
         return int(at)
 
     def helper(self, name: str, args: tuple[Any, ...], env: dict[str, Any]) -> Any:
-        values = [self.flat.get(a.name, a.name) if isinstance(a, Buffer) else self.eval(a, env) for a in args]
+        values = [
+            self.flat.get(a.name, a.name) if isinstance(a, Buffer) else self.eval(a, env)
+            for a in args
+        ]
         if name.startswith("set_"):
             return self.set_helper(name, *values)
         return _HELPERS[name](*values)
 
-    def set_helper(self, name: str, which: str, *args: int) -> Any:
+    def set_helper(self, name: str, which: Any, *args: Any) -> Any:
         match name:
             case "set_new" | "set_clear":
                 self.sets[which] = set()
@@ -161,14 +174,18 @@ class _Machine:
             case loop.Scratch(buffer, size, zero):
                 n = self.eval(size, env)
                 fill = 0 if zero else _poison(buffer.dtype)
-                self.arrays[buffer.name] = self.flat[buffer.name] = np.full(n, fill, numpy_dtype(buffer.dtype))
+                self.arrays[buffer.name] = self.flat[buffer.name] = np.full(
+                    n, fill, numpy_dtype(buffer.dtype)
+                )
             case loop.Do(name, args):
                 self.helper(name, args, env)
             case loop.Parallel(var, chunks, body):
                 for k in reversed(range(self.eval(chunks, env))):
                     self.stmt(body, {**env, var.name: k})
             case loop.Raise(kind, operand, level, position, got, limit):
-                raise Fault(kind, operand, level, *(int(self.eval(x, env)) for x in (position, got, limit)))
+                raise Fault(
+                    kind, operand, level, *(int(self.eval(x, env)) for x in (position, got, limit))
+                )
             case _:
                 raise InternalError(f"cannot run {s!r}")
 

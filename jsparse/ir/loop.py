@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loop IR: a small imperative language in which every kernel is written before it becomes C++.
 
-Semantics.  Integers are 64-bit; values have the dtype of their buffer, or an accumulation dtype.  An expression has no
-effect.  `Select`, `and` and `or` evaluate only what they need, so a guarded load is not performed.  A value with
-`lanes` n > 1 is a vector of n scalars: operators act lane by lane, a scalar beside a vector is splat, a `Load` or
-`Store` with n lanes touches n consecutive elements.  `For` runs `var` = lo, lo + step, … < hi; `Parallel` runs its body
-for chunks 0 … chunks - 1 in any order, on any threads: iterations touch disjoint outputs.
+Semantics.  Integers are 64-bit; values have the dtype of their buffer, or an accumulation dtype.
+An expression has no effect.  `Select`, `and` and `or` evaluate only what they need, so a guarded
+load is not performed.  A value with `lanes` n > 1 is a vector of n scalars: operators act lane by
+lane, a scalar beside a vector is splat, a `Load` or `Store` with n lanes touches n consecutive
+elements.  `For` runs `var` = lo, lo + step, … < hi; `Parallel` runs its body for chunks 0 …
+chunks - 1 in any order, on any threads: iterations touch disjoint outputs.
 
-    For(i, 0, n, Block(Decl(t, Load(A, i)), Store(Y, i, t * 2)))     for i in [0, n): t = A[i]; Y[i] = t * 2
+    For(i, 0, n, Block(Decl(t, Load(A, i)), Store(Y, i, t * 2)))     for i in [0, n): t = A[i];
+    Y[i] = t * 2
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 INT = "int64"
 BOOL = "bool"
@@ -20,7 +24,9 @@ BOOL = "bool"
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A flat array the kernel was handed (`where` = "arg" or "result", with its number) or allocated ("scratch")."""
+    """A flat array the kernel was handed (`where` = "arg" or "result", with its number) or
+    allocated ("scratch").
+    """
 
     name: str
     dtype: str
@@ -66,7 +72,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """`op` is one of + - * / % min max & | (values and integers), < <= > >= == != (compare), and or (logic)."""
+    """`op` is one of + - * / % min max & | (values and integers), < <= > >= == != (compare), and
+    or (logic).
+    """
 
     op: str
     a: Expr
@@ -226,7 +234,19 @@ class Raise:
 
 
 Stmt = (
-    Decl | Assign | Store | For | While | If | Block | Break | Comment | Scratch | Parallel | Do | Raise
+    Decl
+    | Assign
+    | Store
+    | For
+    | While
+    | If
+    | Block
+    | Break
+    | Comment
+    | Scratch
+    | Parallel
+    | Do
+    | Raise
 )
 
 CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY = 1, 2, 3, 4  # csrc/abi.h
@@ -246,7 +266,7 @@ class Kernel:
 ZERO, ONE = Const(0), Const(1)
 TRUE = Const(True, BOOL)
 
-_FOLD = {
+_FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -256,7 +276,9 @@ _FOLD = {
 
 
 def binary(op: str, a: Expr, b: Expr) -> Expr:
-    """`Bin` with integer constants folded and neutral elements dropped: x + 0 = x, x * 1 = x, x * 0 = 0."""
+    """`Bin` with integer constants folded and neutral elements dropped: x + 0 = x, x * 1 = x, x *
+    0 = 0.
+    """
     if isinstance(a, Const) and isinstance(b, Const) and a.dtype == b.dtype == INT and op in _FOLD:
         return Const(_FOLD[op](a.value, b.value))
     if op == "+" and a == ZERO:
@@ -283,7 +305,7 @@ def mul(a: Expr, b: Expr) -> Expr:
 
 
 def both(*conds: Expr | None) -> Expr | None:
-    """The conjunction of those that are not None; None if there is none, which reads as 'always'."""
+    """The conjunction of those that are not None; None if there is none: 'always'."""
     out: Expr | None = None
     for c in conds:
         if c is not None and c != TRUE:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What loop IR must satisfy before it becomes text: the specification of `loop`, as a check.
 
-Variables are declared before use and assigned only if mutable; buffers are those of the kernel or allocated before;
-lanes agree; only results and scratch are stored to; `Parallel` does not nest.
+Variables are declared before use and assigned only if mutable; buffers are those of the kernel or
+allocated before; lanes agree; only results and scratch are stored to; `Parallel` does not nest.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Checker:
                         self.fail(f"buffer {name!r} is not bound", e)
 
     def stmt(self, s: Stmt, names: dict[str, bool], buffers: set[str], chunk: bool) -> None:
-        """`names` maps visible variables to mutability; both tables grow as declarations are met."""
+        """`names` maps visible variables to mutability; both tables grow with declarations."""
         match s:
             case loop.Block(stmts):
                 for x in stmts:
@@ -83,11 +83,11 @@ class _Checker:
                 frozen = dict.fromkeys(names, False) | {var.name: False}
                 self.stmt(body, frozen, set(buffers), True)
             case loop.Do(_, args):
-                for x in args:
-                    self.expr(x, names, buffers)
+                for arg in args:
+                    self.expr(arg, names, buffers)
             case loop.Raise(_, _, _, position, got, limit):
-                for x in (position, got, limit):
-                    self.expr(x, names, buffers)
+                for e in (position, got, limit):
+                    self.expr(e, names, buffers)
             case loop.Break() | loop.Comment():
                 pass
             case _:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense: every coordinate of every fiber, in order, without any array.
 
-    [10 0 20]      position of coordinate c below parent p:  p * extent + c
+[10 0 20]      position of coordinate c below parent p:  p * extent + c
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of a level format: one storage layer of a tensor.
 
-A tensor of n modes is stored as n levels, each holding the coordinates of one mode below every position of the level
-above.  Positions of a level are consecutive integers; the values sit at the positions of the last level.
+A tensor of n modes is stored as n levels, each holding the coordinates of one mode below every
+position of the level above.  Positions of a level are consecutive integers; the values sit at the
+positions of the last level.
 
         rows (dense)          position = row number
         columns (compressed)  positions pos[row] … pos[row + 1] - 1, coordinates in crd
 
-A level states properties and emits its own code, so that nothing outside this folder compares level kinds.  The
-properties are Chou, Kjolstad and Amarasinghe's ("Format Abstraction for Sparse Tensor Algebra Compilers", 2018):
-`full` (every coordinate is stored, and can be located by arithmetic), `ordered` (coordinates of a fiber ascend),
-`unique` (no coordinate twice in a fiber), `branchless` (one child per parent position).
+A level states properties and emits its own code, so that nothing outside this folder compares
+level kinds.  The properties are Chou, Kjolstad and Amarasinghe's ("Format Abstraction for Sparse
+Tensor Algebra Compilers", 2018): `full` (every coordinate is stored, and can be located by
+arithmetic), `ordered` (coordinates of a fiber ascend), `unique` (no coordinate twice in a fiber),
+`branchless` (one child per parent position).
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from jsparse.ir.loop import Buffer, Expr
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where the generated code finds one level of one tensor: its arrays by role, its extent, its number."""
+    """Where the generated code finds one level of one tensor: its arrays by role, its extent, its
+    number.
+    """
 
     arrays: dict[str, Buffer]
     extent: Expr
@@ -57,7 +61,9 @@ class Level(ABC):
 
     @abstractmethod
     def positions(self, parents: int, extent: int, nse: int) -> int:
-        """How many positions the level has for `parents` positions above (its capacity, if that is `nse`)."""
+        """How many positions the level has for `parents` positions above (its capacity, if that
+        is `nse`).
+        """
 
     # ------------------------------------------------------------ iterate
     def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:

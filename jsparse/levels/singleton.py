@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Singleton: one coordinate below each position of the level above.
 
-    [10 0 20]      crd0 0 0 1
-    [ 0 0 30]  ->  crd1 0 2 2       COO is (compressed without unique, singleton)
+[10 0 20]      crd0 0 0 1
+[ 0 0 30]  ->  crd1 0 2 2       COO is (compressed without unique, singleton)
 """
 
 from __future__ import annotations

@@ -3,14 +3,15 @@
 
 Two kinds of work, by the shape of the assignment:
 
-    merge   visits the coordinates of the output in its storage order and appends them.  Output variables inside a
-            reduction are gathered in a set and taken out ascending:
+    merge   visits the coordinates of the output in its storage order and appends them.  Output
+            variables inside a reduction are gathered in a set and taken out ascending:
                 forall i: touched = {k : exists j: A[i,j] and B[j,k]}; append touched
-    sort    one operand, any order: lists its coordinates, sorts them stably by the modes that are out of order, and
-            packs them; also gives the permutation, and where each new entry starts in it if duplicates are merged
+    sort    one operand, any order: lists its coordinates, sorts them stably by the modes that are
+            out of order, and packs them; also gives the permutation, and where each new entry
+            starts in it if duplicates are merged
 
-and two modes: `count` only counts (so that an eager call can allocate exactly), `fill` writes within a capacity, and
-says what was needed if that is too small.
+and two modes: `count` only counts (so that an eager call can allocate exactly), `fill` writes
+within a capacity, and says what was needed if that is too small.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ TOUCHED = Buffer("touched", INT, "set")
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A compressed level of the output with the singleton levels below it: they are appended together."""
+    """A compressed level of the output with the singleton levels below it: they are appended
+    together.
+    """
 
     first: int
     last: int
@@ -77,7 +80,7 @@ def groups(a: Assignment) -> tuple[Group, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Packer:
-    """Appends coordinates to the output's levels.  Without buffers (`count` mode) it only counts."""
+    """Appends coordinates to the output's levels.  Without buffers (`count`) it only counts."""
 
     assignment: Assignment
     extents: Env
@@ -87,7 +90,9 @@ class Packer:
         return Var(f"Y{g.first}_count")
 
     def parent(self, g: Group, env: Env, committed: bool) -> Expr:
-        """The position above group `g`; the group above is already appended (`committed`) or pending."""
+        """The position above group `g`; the group above is already appended (`committed`) or
+        pending.
+        """
         p: Expr = ZERO
         a = self.assignment
         for n in range(g.first):
@@ -133,8 +138,11 @@ class Packer:
             out.append(Do("copy_scan", (pos, sub(Dim(pos, 0), ONE))))
         return out
 
-    def append_sorted(self, names: tuple[str, ...], here: Env, env: Env, first: Expr, merge: bool) -> Stmt:
-        """Append the coordinates `names` (the innermost variables) of one of a sorted run of entries.
+    def append_sorted(
+        self, names: tuple[str, ...], here: Env, env: Env, first: Expr, merge: bool
+    ) -> Stmt:
+        """Append the coordinates `names` (the innermost variables) of one of a sorted run of
+        entries.
 
         A group that is not the last is appended where its coordinates, or those above it, changed.
         """
@@ -152,7 +160,9 @@ class Packer:
                     seen.add(v)
                     changed = Bin("or", changed, Bin("!=", here[v], Var(f"{v}_last")))
             last = g == own[-1]
-            step = self.append(g, inner, committed=g != own[0] or self.parent_committed(g, names_at))
+            step = self.append(
+                g, inner, committed=g != own[0] or self.parent_committed(g, names_at)
+            )
             out.append(step if last and not merge else If(changed, step))
         return block(*out)
 
@@ -184,7 +194,11 @@ class Merge(Walk):
         return tuple(v for v in self.outputs if v in self.order[self.first_reduction :])
 
     def inside(self, d: int, cursors: Cursors, env: Env) -> Stmt:
-        body = self.reduced(d, cursors, env) if d == self.first_reduction else self.below(d, cursors, env)
+        body = (
+            self.reduced(d, cursors, env)
+            if d == self.first_reduction
+            else self.below(d, cursors, env)
+        )
         group = self.closing(d)
         if group is None or group == groups(self.assignment)[-1]:
             return body
@@ -195,7 +209,9 @@ class Merge(Walk):
         return block(Decl(start, self.packer.count(below)), body, If(grew, commit))
 
     def closing(self, d: int) -> Group | None:
-        """The group whose last variable is bound by loop d - 1, in the part where loops follow storage order."""
+        """The group whose last variable is bound by loop d - 1, in the part where loops follow
+        storage order.
+        """
         if not 0 < d <= self.first_reduction:
             return None
         level = self.assignment.output.level_vars.index(self.order[d - 1])
@@ -205,7 +221,9 @@ class Merge(Walk):
         return self.leaf(cursors, env) if d == len(self.order) else self.loop(d, cursors, env)
 
     def reduced(self, d: int, cursors: Cursors, env: Env) -> Stmt:
-        """At the first reduction: gather the trailing coordinates in a set, or find out whether there is any."""
+        """At the first reduction: gather the trailing coordinates in a set, or find out whether
+        there is any.
+        """
         if d == len(self.order):
             return self.leaf(cursors, env)
         if self.trailing:
@@ -222,10 +240,16 @@ class Merge(Walk):
         body = self.below(d, cursors, env)
         group = groups(self.assignment)[-1]
         append = self.packer.append(group, env, committed=False)
-        return block(Decl(found, Const(False, BOOL), mutable=True), block_scope(body), If(found, append))
+        return block(
+            Decl(found, Const(False, BOOL), mutable=True), block_scope(body), If(found, append)
+        )
 
     def last_vars(self) -> list[Stmt]:
-        return [Decl(Var(f"{v}_last"), ZERO, mutable=True) for v in self.trailing] if len(self.trailing) > 1 else []
+        return (
+            [Decl(Var(f"{v}_last"), ZERO, mutable=True) for v in self.trailing]
+            if len(self.trailing) > 1
+            else []
+        )
 
     def take(self, t: Var, env: Env) -> Stmt:
         """Decode key number t and append its coordinates."""
@@ -317,8 +341,8 @@ def output_buffers(a: Assignment) -> tuple[Buffer, ...]:
 def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kernel:
     """The kernel that computes, or counts, the pattern of `a.output`.  `kind` is "merge" or "sort".
 
-    Results of `fill`: the output's index arrays; for "sort" also the permutation and the segment starts.
-    Result of `count`: the number of entries of each group, int64.
+    Results of `fill`: the output's index arrays; for "sort" also the permutation and the segment
+    starts. Result of `count`: the number of entries of each group, int64.
     """
     binding = bind(a)
     dims: Env = {v: Var(f"{v}_dim") for v in a.vars}

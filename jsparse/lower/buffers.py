@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arrays of a kernel: their order in the call, their names, and the checks of those that came from outside.
+"""The arrays of a kernel: their order in the call, their names, and the checks of those that came
+from outside.
 
-The order is the contract with whoever calls a kernel: for each operand its values (unless it is a pattern), then its
-index arrays level by level; last the index arrays of an output that brings its own pattern.  Names follow from operand
-and level: `A_vals`, `A1_pos`, `A1_crd`.
+The order is the contract with whoever calls a kernel: for each operand its values (unless it is a
+pattern), then its index arrays level by level; last the index arrays of an output that brings its
+own pattern.  Names follow from operand and level: `A_vals`, `A1_pos`, `A1_crd`.
 """
 
 from __future__ import annotations
@@ -84,7 +85,9 @@ def bind(a: Assignment) -> Binding:
         for level, role in index_arrays(access):
             arrays[n][level][role] = new(f"{access.name}{level}_{role}", access.format.index)
         buffer = values[n]
-        if access.format.is_dense and buffer is not None:  # its shape says the extents, also symbolic ones
+        if (
+            access.format.is_dense and buffer is not None
+        ):  # its shape says the extents, also symbolic ones
             for mode, v in enumerate(access.vars):
                 if isinstance(extents[v], Extent):
                     extents[v] = Dim(buffer, access.format.order.index(mode))
@@ -107,7 +110,9 @@ def positions(t: Tensor) -> Expr:
 
 
 def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
-    """Faults if an index array below the positions [lo, hi) of level `first` - 1 leads out of bounds."""
+    """Faults if an index array below the positions [lo, hi) of level `first` - 1 leads out of
+    bounds.
+    """
     out: list[Stmt] = []
     if t.access.trusted:
         return out
@@ -121,7 +126,14 @@ def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
                 Decl(bad, Call("find_bad_pos", (s["pos"], lo, hi, limit))),
                 If(
                     Bin(">=", bad, ZERO),
-                    Raise(POS_NOT_MONOTONE, t.number, n, bad, Cast("int64", Load(s["pos"], bad)), limit),
+                    Raise(
+                        POS_NOT_MONOTONE,
+                        t.number,
+                        n,
+                        bad,
+                        Cast("int64", Load(s["pos"], bad)),
+                        limit,
+                    ),
                 ),
             ]
         lo, hi = level.bounds(s, lo, hi)
@@ -131,7 +143,14 @@ def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
                 Decl(bad, Call("find_bad_crd", (s["crd"], lo, hi, s.extent))),
                 If(
                     Bin(">=", bad, ZERO),
-                    Raise(CRD_OUT_OF_RANGE, t.number, n, bad, Cast("int64", Load(s["crd"], bad)), s.extent),
+                    Raise(
+                        CRD_OUT_OF_RANGE,
+                        t.number,
+                        n,
+                        bad,
+                        Cast("int64", Load(s["crd"], bad)),
+                        s.extent,
+                    ),
                 ),
             ]
     return out

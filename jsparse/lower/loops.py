@@ -2,14 +2,14 @@
 """A nest to loop IR: the values of a dense output, or of an output sampled at a pattern.
 
     forall i, k, j: Y[i,k] += A[i,j] * B[j,k]     vectorize(k,8,2)
- -> for i: for k in steps of 16:
-      Y0 = Y1 = 0
-      for pA1 in A1_pos[i] … A1_pos[i + 1]: j = A1_crd[pA1]; Y0 += A[pA1] * B[j,k:k+8]; Y1 += A[pA1] * B[j,k+8:k+16]
-      Y[i,k:k+8] = Y0; Y[i,k+8:k+16] = Y1
+ -> for i: for k in steps of 16: Y0 = Y1 = 0 for pA1 in A1_pos[i] … A1_pos[i + 1]: j =
+      A1_crd[pA1]; Y0 += A[pA1] * B[j,k:k+8]; Y1 += A[pA1] * B[j,k+8:k+16] Y[i,k:k+8] = Y0;
+      Y[i,k+8:k+16] = Y1
 
-Sums.  Where reductions are innermost the sum is kept in accumulators and stored once; otherwise it is added in memory.
-16-bit floats accumulate in float32.  A float32 scalar that is summed over several loops, or added in memory, accumulates
-in float64; within one loop it has several partial sums (`unroll`).
+Sums.  Where reductions are innermost the sum is kept in accumulators and stored once; otherwise
+it is added in memory. 16-bit floats accumulate in float32.  A float32 scalar that is summed over
+several loops, or added in memory, accumulates in float64; within one loop it has several partial
+sums (`unroll`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jsparse.errors import InternalError
 from jsparse.ir.index import Assignment, semiring
 from jsparse.ir.loop import (
     INT,
@@ -30,12 +29,9 @@ from jsparse.ir.loop import (
     Cast,
     Const,
     Decl,
-    Dim,
-    Do,
     Expr,
     For,
     HSum,
-    Kernel,
     Load,
     Neg,
     Parallel,
@@ -52,8 +48,8 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
-from jsparse.lower.buffers import OUTPUT, Binding, Tensor, bind, checks, positions
-from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.lower.buffers import OUTPUT, Binding, Tensor, checks
+from jsparse.lower.walk import Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
 
 GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds
@@ -63,7 +59,9 @@ WIDE = {"float16": "float32", "bfloat16": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its bound value on."""
+    """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its
+    bound value on.
+    """
 
     var: str
     lanes: int
@@ -72,7 +70,9 @@ class Lanes:
 
 @dataclass
 class Einsum(Walk):
-    """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and parallel chunks."""
+    """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
+    parallel chunks.
+    """
 
     nest: Nest
     binding: Binding
@@ -130,7 +130,9 @@ class Einsum(Walk):
         return super().inside(d, cursors, env)
 
     def iterators(self, d: int, cursors: Cursors) -> Cursors:
-        """Inside a reduction the output's pattern is searched, not walked: it would be walked again each time."""
+        """Inside a reduction the output's pattern is searched, not walked: it would be walked
+        again each time.
+        """
         its = super().iterators(d, cursors)
         if d >= self.nest.first_reduction and len(its) > 1 and OUTPUT in its:
             del its[OUTPUT]
@@ -158,7 +160,9 @@ class Einsum(Walk):
             self.lanes = Lanes(name, lanes, count) if step > 1 else None
             stop = n if step == 1 else Var(f"{name}_{step}")
             if step > 1:
-                stmts.append(Decl(Var(f"{name}_{step}"), mul(Bin("/", n, Const(step)), Const(step))))
+                stmts.append(
+                    Decl(Var(f"{name}_{step}"), mul(Bin("/", n, Const(step)), Const(step)))
+                )
             body = self.visit(d + 1, cursors, {**env, name: v})
             stmts.append(For(v, start, stop, body, step))
             start = stop
@@ -167,7 +171,11 @@ class Einsum(Walk):
 
     def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """acc = 0; the reduction loops; store acc."""
-        reduce_lanes = self.nest.vector if self.nest.vector and self.nest.vector[0] not in self.assignment.output.vars else None
+        reduce_lanes = (
+            self.nest.vector
+            if self.nest.vector and self.nest.vector[0] not in self.assignment.output.vars
+            else None
+        )
         copies = self.nest.unroll[1] if self.nest.unroll else 1
         op = semiring(self.assignment.output.dtype)[0]
         dtype = self.sum_dtype()
@@ -178,7 +186,9 @@ class Einsum(Walk):
         for c in range(copies):
             sums.append(self.accumulators(c, lanes))
             for acc in sums[-1]:
-                head.append(Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True))
+                head.append(
+                    Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True)
+                )
         partial: list[Var] = []
         if reduce_lanes:
             partial = [Var(f"Y_v{u}", dtype, reduce_lanes[1]) for u in range(reduce_lanes[2])]
@@ -194,7 +204,9 @@ class Einsum(Walk):
         suffix = f"_{copy}" if copy else ""
         if lanes is None:
             return [Var(f"Y_sum{suffix}", self.sum_dtype())]
-        return [Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)]
+        return [
+            Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)
+        ]
 
     def counted(
         self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
@@ -204,7 +216,9 @@ class Einsum(Walk):
         return super().counted(d, v, lo, hi, body, cursors, head)
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
-        count = self.nest.unroll[1] if self.nest.unroll and self.nest.unroll[0] == self.order[d] else 1
+        count = (
+            self.nest.unroll[1] if self.nest.unroll and self.nest.unroll[0] == self.order[d] else 1
+        )
         c = its[n]
         if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
             return super().driven(d, n, its, cursors, env)
@@ -239,7 +253,10 @@ class Einsum(Walk):
             return block(*head, self.write(values, cursors, env))
         vector = self.nest.vector
         if self.lanes and vector and vector[0] not in self.assignment.output.vars:
-            sums = [Var(f"Y_v{u}", self.sum_dtype(), self.lanes.lanes) for u in range(self.lanes.registers)]
+            sums = [
+                Var(f"Y_v{u}", self.sum_dtype(), self.lanes.lanes)
+                for u in range(self.lanes.registers)
+            ]
         else:
             sums = self.accumulators(self.copy, self.lanes)
         out: list[Stmt] = list(head)
@@ -312,7 +329,9 @@ class Einsum(Walk):
             if type_of(value)[0] != target.dtype:
                 value = Cast(target.dtype, value)
             at = add(index, Const(u * lanes.lanes)) if lanes else index
-            out.append(Store(target, at, value, plus if self.adds else "", lanes.lanes if lanes else 1))
+            out.append(
+                Store(target, at, value, plus if self.adds else "", lanes.lanes if lanes else 1)
+            )
         return block(*out)
 
     def position(self, cursors: Cursors, env: Env) -> Expr:
@@ -331,7 +350,9 @@ class Einsum(Walk):
 
     # ------------------------------------------------------------- workspace
     def gather(self, d: int, cursors: Cursors, env: Env) -> Stmt:
-        """The output's row: zeros where it has entries; then the sums, anywhere; then the entries' values."""
+        """The output's row: zeros where it has entries; then the sums, anywhere; then the
+        entries' values.
+        """
         k = self.nest.workspace
         assert k is not None
         c = cursors[OUTPUT]
@@ -353,7 +374,15 @@ class Einsum(Walk):
 
     # -------------------------------------------------------------- parallel
     def range(
-        self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors, head: list[Stmt]
+        self,
+        d: int,
+        p: Var,
+        end: Var,
+        lo: Expr,
+        hi: Expr,
+        loop: Stmt,
+        cursors: Cursors,
+        head: list[Stmt],
     ) -> Stmt:
         def chunk(a: Expr, b: Expr) -> Stmt:
             return block(*head, Decl(p, a, mutable=True), Decl(end, b), loop)
@@ -365,30 +394,41 @@ class Einsum(Walk):
     def parallel(
         self, lo: Expr, hi: Expr, chunk: Callable[[Expr, Expr], Stmt], cursors: Cursors
     ) -> Stmt:
-        """Chunks of [lo, hi) with about equal numbers of nonzeros; each checks the index arrays that it reads."""
+        """Chunks of [lo, hi) with about equal numbers of nonzeros; each checks the index arrays
+        that it reads.
+        """
         name = self.nest.parallel
         assert name is not None
         c = Var("chunk")
         begin, end = Var("begin"), Var("end")
-        driver = next((x for x in cursors.values() if x.next_var == name and not x.next_level.full), None)
+        driver = next(
+            (x for x in cursors.values() if x.next_var == name and not x.next_level.full), None
+        )
         root = driver or next(
-            (x for x in cursors.values() if x.next_var == name and len(x.storage) > 1 and "pos" in x.storage[1].arrays),
+            (
+                x
+                for x in cursors.values()
+                if x.next_var == name and len(x.storage) > 1 and "pos" in x.storage[1].arrays
+            ),
             None,
         )
         stmts: list[Stmt] = []
         work: Expr = sub(hi, lo)
-        inner = [
-            u for u in self.order[1:]
-            if root is None or u not in root.access.vars
-        ]
-        weights = root.storage[1]["pos"] if root and len(root.storage) > 1 and "pos" in root.storage[1].arrays else None
+        inner = [u for u in self.order[1:] if root is None or u not in root.access.vars]
+        weights = (
+            root.storage[1]["pos"]
+            if root and len(root.storage) > 1 and "pos" in root.storage[1].arrays
+            else None
+        )
         if weights is not None:
             work = add(work, sub(Cast(INT, Load(weights, hi)), Cast(INT, Load(weights, lo))))
         sparse = {u for t in self.binding.tensors.values() for u in t.access.sparse_vars}
         for u in inner:  # a fiber of another operand has about eight entries
             work = mul(work, Const(8) if u in sparse else self.extents[u])
         most = mul(Threads(), Const(CHUNKS_PER_THREAD))
-        chunks = Bin("max", ONE, Bin("min", Bin("min", Bin("/", work, Const(GRAIN)), most), sub(hi, lo)))
+        chunks = Bin(
+            "max", ONE, Bin("min", Bin("min", Bin("/", work, Const(GRAIN)), most), sub(hi, lo))
+        )
 
         def cut(k: Expr) -> Expr:
             if weights is not None:
@@ -413,7 +453,9 @@ class Einsum(Walk):
         return block(*stmts)
 
     def splits(self, t: Tensor, name: str) -> bool:
-        """Whether the parallel loop splits this tensor at a full first level, so that chunks check their own rows."""
+        """Whether the parallel loop splits this tensor at a full first level, so that chunks
+        check their own rows.
+        """
         a = t.access
         return bool(a.format.sparse_levels) and a.level_vars[0] == name and a.format.levels[0].full
 
@@ -425,64 +467,3 @@ def _tree(parts: list[Var] | list[Expr], op: str) -> Expr:
         pairs = [Bin(op, a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + ([level[-1]] if len(level) % 2 else [])
     return level[0]
-
-
-def lower(nest: Nest) -> Kernel:
-    """The kernel of a nest."""
-    a = nest.assignment
-    binding = bind(a)
-    dims = {v: Var(f"{v}_dim") for v in a.vars}
-    result = Buffer("Y_vals", a.output.dtype, "result", 0)
-    target = result
-    wide = _scatter_dtype(nest)
-    if wide != result.dtype:
-        target = Buffer("Y_wide", wide)
-    single = len(a.terms) == 1
-    walk = Einsum(nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target)
-    cursors: dict[int, Cursor] = {}
-    for n in sorted(binding.tensors):
-        cursors[n] = binding.tensors[n].cursor(required=single or n == OUTPUT)
-    if a.shares is not None and not single:
-        raise InternalError("an output can share the pattern of a factor of the only term")
-    body = walk.visit(0, cursors, {})
-    head: list[Stmt] = [Decl(dims[v], e) for v, e in binding.extents.items()]
-    for t in binding.tensors.values():
-        if t.number not in walk.checked:
-            head += checks(t, ZERO, ONE)
-    before, after = _zeroing(walk, binding)
-    head += before
-    if nest.workspace and not walk.row_in_chunk:
-        head.append(Scratch(Buffer(f"w_{nest.workspace}", walk.base), dims[nest.workspace], zero=True))
-    tail: list[Stmt] = list(after)
-    if target is not result:
-        q = Var("q")
-        tail.append(For(q, ZERO, Dim(result, -1), Store(result, q, Cast(result.dtype, Load(target, q)))))
-    return Kernel(binding.args, (result,), block(*head, body, *tail))
-
-
-def _scatter_dtype(nest: Nest) -> str:
-    """The dtype in which sums are added in memory: wider than a 16-bit, or a scalar float32, output."""
-    a = nest.assignment
-    dtype = a.output.dtype
-    out = a.output.vars
-    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
-    adds = nest.first_reduction < complete and nest.workspace is None
-    if not adds:
-        return dtype
-    if dtype == "float32" and nest.vector is None:
-        return "float64"
-    return WIDE.get(dtype, dtype)
-
-
-def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
-    """Fill with zeros what the loops may not reach: all of it before, or after them the capacity beyond the entries."""
-    a = walk.assignment
-    result, target = walk.result, walk.target
-    if target is not result:
-        return [Scratch(target, Dim(result, -1), zero=True)], []
-    if (walk.adds and walk.nest.workspace is None) or walk.skipped:
-        return [Do("fill_zero", (result, ZERO, Dim(result, -1)))], []
-    if a.sampled:
-        owner = binding.tensors[OUTPUT if a.shares is None else a.shares]
-        return [], [Do("fill_zero", (result, positions(owner), Dim(result, -1)))]
-    return [], []

@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Co-iteration: walks the index variables of a nest in order and emits the loops that visit the stored coordinates.
+"""Co-iteration: walks the index variables of a nest in order and emits the loops that visit the
+stored coordinates.
 
-Each tensor has a `Cursor` that descends one level when that level's variable is bound.  At a loop over `v` the cursors
-whose next level stores coordinates of `v` are the *iterators*; the lattice of what must be visited (Kjolstad et al.,
-"The Tensor Algebra Compiler", 2017) comes down to three kinds of loop:
+Each tensor has a `Cursor` that descends one level when that level's variable is bound.  At a loop
+over `v` the cursors whose next level stores coordinates of `v` are the *iterators*; the lattice
+of what must be visited (Kjolstad et al., "The Tensor Algebra Compiler", 2017) comes down to three
+kinds of loop:
 
-    full     no iterator is required and some term covers every coordinate       for v in 0 … extent - 1
-    driven   a required iterator drives, the others advance to its coordinate     for p in fiber: v = crd[p]; …
-    union    only optional iterators                                              while any: v = min(crd …); …
+    full     no iterator is required and some term covers every coordinate       for v in 0 …
+    extent - 1 driven   a required iterator drives, the others advance to its coordinate     for p
+    in fiber: v = crd[p]; … union    only optional iterators
+    while any: v = min(crd …); …
 
-A cursor is *required* if nothing can be written where it has no entry: a factor of the only term, or the pattern of the
-output.  Otherwise it is *optional* and carries a flag `has`; below a coordinate that it lacks its fibers are empty, so
-one body serves all combinations.  A cursor whose next variable is already bound catches up at once: full levels by
-arithmetic, others by search, so any loop order is correct, whatever the storage order.
+A cursor is *required* if nothing can be written where it has no entry: a factor of the only term,
+or the pattern of the output.  Otherwise it is *optional* and carries a flag `has`; below a
+coordinate that it lacks its fibers are empty, so one body serves all combinations.  A cursor
+whose next variable is already bound catches up at once: full levels by arithmetic, others by
+search, so any loop order is correct, whatever the storage order.
 """
 
 from __future__ import annotations
@@ -50,7 +54,9 @@ LAST = Const(2**63 - 1)  # past every coordinate
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """How far a tensor has been descended: `level` levels are bound, at position `lo` (or positions [lo, hi))."""
+    """How far a tensor has been descended: `level` levels are bound, at position `lo` (or
+    positions [lo, hi)).
+    """
 
     access: Access
     storage: tuple[Storage, ...]
@@ -75,15 +81,21 @@ class Cursor:
 
     @property
     def grouped(self) -> bool:
-        """Whether equal coordinates of the next level form one group, whose members the level below tells apart."""
+        """Whether equal coordinates of the next level form one group, whose members the level
+        below tells apart.
+        """
         levels = self.access.format.levels
         below = self.level + 1
         return not self.next_level.unique and below < len(levels) and levels[below].branchless
 
     def bounds(self) -> tuple[Expr, Expr]:
-        """The positions of the next level below the present one; none where an optional cursor is absent."""
+        """The positions of the next level below the present one; none where an optional cursor is
+        absent.
+        """
         s = self.storage[self.level]
-        lo, hi = self.next_level.bounds(s, self.lo, self.hi if self.hi is not None else add(self.lo, ONE))
+        lo, hi = self.next_level.bounds(
+            s, self.lo, self.hi if self.hi is not None else add(self.lo, ONE)
+        )
         if self.has is not None:
             lo, hi = Select(self.has, lo, ZERO), Select(self.has, hi, ZERO)
         return lo, hi
@@ -101,7 +113,8 @@ Env = dict[str, Expr]
 
 @dataclass
 class Walk:
-    """The loops over `order`.  `terms` are products of cursor numbers; `extents` maps variables to expressions.
+    """The loops over `order`.  `terms` are products of cursor numbers; `extents` maps variables
+    to expressions.
 
     Subclasses say what happens at each depth by overriding `inside` and `leaf`.
     """
@@ -145,7 +158,9 @@ class Walk:
         if not c.next_level.ordered or (not c.next_level.unique and not c.grouped):
             if not c.required:
                 raise InternalError(f"{c.access} is optional but cannot be searched")
-            body = If(Bin("==", c.coordinate(p), v), go_on(c.down(p, add(p, ONE) if c.grouped else None)))
+            body = If(
+                Bin("==", c.coordinate(p), v), go_on(c.down(p, add(p, ONE) if c.grouped else None))
+            )
             return For(p, lo, hi, body)
         crd = c.storage[c.level]["crd"]
         head = [Decl(end, hi), Decl(p, Call("lower_bound", (crd, lo, end, v)))]
@@ -184,7 +199,9 @@ class Walk:
     def counted(
         self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
     ) -> Stmt:
-        """A `For` after the statements `head`; where a subclass splits a loop among threads it does so here."""
+        """A `For` after the statements `head`; where a subclass splits a loop among threads it
+        does so here.
+        """
         return block(*head, For(v, lo, hi, body))
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
@@ -218,15 +235,27 @@ class Walk:
         )
 
     def range(
-        self, d: int, p: Var, end: Var, lo: Expr, hi: Expr, loop: Stmt, cursors: Cursors, head: list[Stmt]
+        self,
+        d: int,
+        p: Var,
+        end: Var,
+        lo: Expr,
+        hi: Expr,
+        loop: Stmt,
+        cursors: Cursors,
+        head: list[Stmt],
     ) -> Stmt:
-        """Declares the interval [p, end) that `loop` consumes; the other place where threads come in."""
+        """Declares the interval [p, end) that `loop` consumes; the other place where threads come
+        in.
+        """
         return block(*head, Decl(p, lo, mutable=True), Decl(end, hi), loop)
 
     def follow(
         self, its: Cursors, cursors: Cursors, v: Var
     ) -> tuple[list[Stmt], Callable[[Callable[[Cursors], Stmt]], Stmt]]:
-        """Statements before the loop, and a wrapper of its body, that move the iterators `its` up to `v`."""
+        """Statements before the loop, and a wrapper of its body, that move the iterators `its` up
+        to `v`.
+        """
         head: list[Stmt] = []
         for c in its.values():
             lo, hi = c.bounds()
@@ -239,7 +268,9 @@ class Walk:
 
         return head, wrap
 
-    def _advance(self, todo: list[int], cursors: Cursors, v: Var, body: Callable[[Cursors], Stmt]) -> Stmt:
+    def _advance(
+        self, todo: list[int], cursors: Cursors, v: Var, body: Callable[[Cursors], Stmt]
+    ) -> Stmt:
         if not todo:
             return body(cursors)
         n, *rest = todo

@@ -1,2 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decisions: output format (`infer`), contraction pairs (`split`), schedule (`auto`, or the user's `directives`)."""
+"""Decisions: output format (`infer`), contraction pairs (`split`), schedule (`auto`, or the
+user's `directives`).
+"""

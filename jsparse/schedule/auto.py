@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The autoscheduler: from an assignment with sizes to a plan, in milliseconds and without search.
 
-All loop orders that agree with the storage order of the sparse operands are scored with `cost.order_cost`, each with
-every dense variable that could be the vector loop; the cheapest wins, ties by name.  Then registers, partial sums and
-parallelism follow from the nest.  A plan may read dense operands in another layout: their formats say so.
+All loop orders that agree with the storage order of the sparse operands are scored with
+`cost.order_cost`, each with every dense variable that could be the vector loop; the cheapest
+wins, ties by name.  Then registers, partial sums and parallelism follow from the nest.  A plan
+may read dense operands in another layout: their formats say so.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from jsparse.schedule.stats import Stats, estimate
 from jsparse.target import Target, host
 
 VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
-MAX_ORDERS = 720
+MAX_ORDERS = 120
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
@@ -65,26 +66,49 @@ def precedence(accesses: list[Access]) -> set[tuple[str, str]]:
     return pairs
 
 
-def orders(variables: tuple[str, ...], before: set[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
-    """Permutations of `variables` that respect `before`, in lexicographic order of positions; all if none does."""
+def orders(a: Assignment, accesses: list[Access]) -> Iterator[tuple[str, ...]]:
+    """Loop orders worth scoring, in a fixed sequence.
 
-    def extend(done: tuple[str, ...], left: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        if not left:
-            yield done
-        for v in left:
-            if not any((u, v) in before for u in left if u != v):
-                yield from extend((*done, v), tuple(u for u in left if u != v))
-
+    Variables of sparse operands in every order that agrees with their storage (in any order, if the
+    operands disagree: levels can be searched).  Variables that only dense operands have come last, or
+    one of them at any place: it is the one that could be the vector loop.
+    """
+    walked = {v for x in accesses if not x.format.is_dense for v in x.vars}
+    first = tuple(v for v in a.vars if v in walked)
+    rest = tuple(v for v in a.vars if v not in walked and v in a.output.vars)
+    rest += tuple(v for v in a.vars if v not in walked and v not in a.output.vars)
+    before = precedence(accesses)
     found = False
-    for order in itertools.islice(extend((), variables), MAX_ORDERS):
+    for order in itertools.islice(_topological((), first, before), MAX_ORDERS):
         found = True
-        yield order
-    if not found:  # operands disagree: any order is correct, since levels can be searched
-        yield from itertools.islice(itertools.permutations(variables), MAX_ORDERS)
+        yield from _with_dense(order, rest)
+    if not found:
+        for order in itertools.islice(itertools.permutations(first), MAX_ORDERS):
+            yield from _with_dense(order, rest)
+
+
+def _topological(
+    done: tuple[str, ...], left: tuple[str, ...], before: set[tuple[str, str]]
+) -> Iterator[tuple[str, ...]]:
+    if not left:
+        yield done
+    for v in left:
+        if not any((u, v) in before for u in left if u != v):
+            yield from _topological((*done, v), tuple(u for u in left if u != v), before)
+
+
+def _with_dense(order: tuple[str, ...], rest: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    yield (*order, *rest)
+    for v in rest:
+        others = (*order, *(u for u in rest if u != v))
+        for at in range(len(others) + 1):
+            if (*others[:at], v, *others[at:]) != (*order, *rest):
+                yield (*others[:at], v, *others[at:])
 
 
 def workspace_of(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> str | None:
-    """The output variable to gather in a row, if the output's pattern and this order allow and need it.
+    """The output variable to gather in a row, if the output's pattern and this order allow and
+    need it.
 
     Not if the row would be huge: then the pattern is searched.
     """
@@ -100,7 +124,9 @@ def workspace_of(a: Assignment, order: tuple[str, ...], extents: dict[str, int])
 
 
 def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[str, int, int] | None:
-    """Lanes and registers for a vector loop over `v`; None if it is too short or the dtype has no vectors."""
+    """Lanes and registers for a vector loop over `v`; None if it is too short or the dtype has no
+    vectors.
+    """
     size = VECTOR_DTYPES.get(a.output.dtype)
     if size is None or extent < 2:
         return None
@@ -115,7 +141,9 @@ def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[st
 
 
 def vector_candidates(a: Assignment) -> tuple[str, ...]:
-    """Variables that index nothing but dense levels, once in each access, innermost or movable there."""
+    """Variables that index nothing but dense levels, once in each access, innermost or movable
+    there.
+    """
     out = []
     accesses = [*a.operands, a.output]
     for v in a.vars:
@@ -159,14 +187,14 @@ def moved(a: Assignment, b: Assignment, extents: dict[str, int]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def plan(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], target: Target | None = None) -> Plan:
+def plan(
+    a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], target: Target | None = None
+) -> Plan:
     """The plan for an assignment.
 
-    Args:
-      a: what to compute, dense tensors in the layout they have.
-      sizes: extent of each of `a.vars`.
-      nse: stored entries of each operand (0 for dense ones), then of the output's own pattern if it has one.
-      target: the machine; by default this one.
+    Args: a: what to compute, dense tensors in the layout they have. sizes: extent of each of
+      `a.vars`. nse: stored entries of each operand (0 for dense ones), then of the output's own
+      pattern if it has one. target: the machine; by default this one.
     """
     target = target or host()
     extents = dict(zip(a.vars, sizes, strict=True))
@@ -182,14 +210,18 @@ def plan(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], target: Ta
 
 
 def _candidates(
-    a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...], pattern: Stats | None, target: Target
+    a: Assignment,
+    extents: dict[str, int],
+    stats: tuple[Stats, ...],
+    pattern: Stats | None,
+    target: Target,
 ) -> Iterator[Candidate]:
     accesses = [*a.operands, *([a.pattern] if a.pattern else [])]
     vectors = [vector_shape(a, v, extents[v], target) for v in vector_candidates(a)]
     options = [None, *[v for v in vectors if v is not None]]
     layouts = {v: relayout(a, v[0]) for v in options if v is not None}
     moves = {v: cost.ELEMENT * moved(a, b, extents) for v, b in layouts.items()}
-    for order in orders(a.vars, precedence(accesses)):
+    for order in orders(a, accesses):
         workspace = workspace_of(a, order, extents)
         for vector in options:
             if vector is not None and (vector[0] not in a.output.vars and order[-1] != vector[0]):
@@ -218,7 +250,11 @@ def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule
         count = 4 if registers == 1 else 2
         if registers <= 4:
             schedule.append(Unroll(last or "", count))
-    if best.order and best.order[0] in a.output.vars and (best.vector is None or best.vector[0] != best.order[0]):
+    if (
+        best.order
+        and best.order[0] in a.output.vars
+        and (best.vector is None or best.vector[0] != best.order[0])
+    ):
         try:
             parallel = Parallelize(best.order[0])
             directives.apply((*schedule, parallel), a)
@@ -230,15 +266,19 @@ def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule
 
 @lru_cache(maxsize=4096)
 def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> tuple[str, ...]:
-    """The loop order of an assembly: output variables in storage order, reductions where they are cheapest."""
+    """The loop order of an assembly: output variables in storage order, reductions where they are
+    cheapest.
+    """
     extents = dict(zip(a.vars, sizes, strict=True))
     stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
     stored = a.output.level_vars[: max(a.output.format.sparse_levels) + 1]
     before = precedence(list(a.operands)) | set(itertools.combinations(stored, 2))
-    if not any(True for _ in _respecting(a.vars, before)):
-        before = set(itertools.combinations(stored, 2))
     best: tuple[float, tuple[str, ...]] | None = None
-    for order in orders(a.vars, before):
+    found = list(itertools.islice(_topological((), a.vars, before), MAX_ORDERS))
+    if not found:  # operands disagree with the output: it decides
+        before = set(itertools.combinations(stored, 2))
+        found = list(itertools.islice(_topological((), a.vars, before), MAX_ORDERS))
+    for order in found:
         total = cost.order_cost(replace(a, shares=None), order, extents, stats, None, None, None)
         if best is None or (total, order) < best:
             best = (total, order)
@@ -246,22 +286,19 @@ def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -
     return best[1]
 
 
-def _respecting(variables: tuple[str, ...], before: set[tuple[str, str]]) -> Iterator[tuple[str, ...]]:
-    for order in itertools.permutations(variables):
-        if all((order[j], order[i]) not in before for i in range(len(order)) for j in range(i + 1, len(order))):
-            yield order
-            return
-
-
 CONVERT = 25.0  # nanoseconds to sort and move one stored entry into another storage order
 
 
 @lru_cache(maxsize=4096)
-def storage(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
-    """Sparse operands to convert before they are co-iterated, with the mode order that each should be stored in.
+def storage(
+    a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]
+) -> dict[int, tuple[int, ...]]:
+    """Sparse operands to convert before they are co-iterated, with the mode order that each
+    should be stored in.
 
-    Every loop order is scored as if the operands were stored accordingly, plus the conversion of those that are not; so
-    a conversion is made exactly if it costs less than walking an operand against its storage.
+    Every loop order is scored as if the operands were stored accordingly, plus the conversion of
+    those that are not; so a conversion is made exactly if it costs less than walking an operand
+    against its storage.
     """
     extents = dict(zip(a.vars, sizes, strict=True))
     sparse = [n for n, x in enumerate(a.operands) if not x.format.is_dense]
@@ -281,7 +318,9 @@ def storage(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> dict
             if wanted != operands[n].format.order:
                 changed[n] = wanted
                 operands[n] = replace(operands[n], format=replace(operands[n].format, order=wanted))
-                rows = extents[operands[n].vars[wanted[0]]] if operands[n].format.levels[0].full else 0
+                rows = (
+                    extents[operands[n].vars[wanted[0]]] if operands[n].format.levels[0].full else 0
+                )
                 total += CONVERT * (nse[n] + rows)
         b = replace(a, operands=tuple(operands))
         stats = tuple(estimate(x, extents, n) for x, n in zip(b.operands, nse, strict=False))
@@ -296,15 +335,21 @@ def storage(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> dict
 
 
 def stored_as(access: Access, order: tuple[str, ...]) -> tuple[int, ...]:
-    """The mode order in which an access would follow the loops; trailing dense levels stay where they are."""
+    """The mode order in which an access would follow the loops; trailing dense levels stay where
+    they are.
+    """
     fixed = access.format.dense_tail
     head = access.format.order[: access.format.ndim - fixed]
     ranked = sorted(head, key=lambda m: (order.index(access.vars[m]), access.format.order.index(m)))
     return (*ranked, *access.format.order[access.format.ndim - fixed :])
 
 
-def _gathered(a: Assignment, order: tuple[str, ...], workspace: str | None, extents: dict[str, int]) -> float:
-    """What it costs to assemble an output several of whose variables lie inside a reduction: a sort of everything."""
+def _gathered(
+    a: Assignment, order: tuple[str, ...], workspace: str | None, extents: dict[str, int]
+) -> float:
+    """What it costs to assemble an output several of whose variables lie inside a reduction: a
+    sort of everything.
+    """
     first = Nest(a, order).first_reduction
     trailing = [v for v in order[first:] if v in a.output.vars]
     if len(trailing) < 2 and (not trailing or workspace):
@@ -316,7 +361,9 @@ def _gathered(a: Assignment, order: tuple[str, ...], workspace: str | None, exte
 
 
 def guess(a: Assignment, extents: dict[str, int], nse: tuple[int, ...]) -> int:
-    """A guess at the entries of a computed output: no more than its size, or than the terms could produce."""
+    """A guess at the entries of a computed output: no more than its size, or than the terms could
+    produce.
+    """
     size = 1
     for v in a.output.vars:
         size *= max(extents[v], 1)
@@ -338,10 +385,12 @@ def guess(a: Assignment, extents: dict[str, int], nse: tuple[int, ...]) -> int:
 
 
 def quick_cost(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> float:
-    """Predicted nanoseconds of the best loop order, operands stored as they are, without vector loops."""
+    """Predicted nanoseconds of the best loop order, operands stored as they are, without vector
+    loops.
+    """
     extents = dict(zip(a.vars, sizes, strict=True))
     stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
     return min(
         cost.order_cost(a, order, extents, stats, None, None, None)
-        for order in orders(a.vars, precedence(list(a.operands)))
+        for order in orders(a, list(a.operands))
     )

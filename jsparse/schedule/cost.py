@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Predicted cost of a loop order: how often each loop runs, and what an iteration costs.
 
-The unit is about a nanosecond.  The counts come from real extents and fan-outs, so an order that walks a sparse operand
-against its storage, or a full extent where another order walks stored entries, costs what it would cost.
+The unit is about a nanosecond.  The counts come from real extents and fan-outs, so an order that
+walks a sparse operand against its storage, or a full extent where another order walks stored
+entries, costs what it would cost.
 """
 
 from __future__ import annotations
@@ -124,5 +125,7 @@ def order_cost(
     if first < complete:
         walker.cost += walker.count * 2 * GATHER
     elif complete < len(order) and vector and vector[0] not in out:
-        walker.cost += 3 * walker.count / max(1, math.ceil(extents[vector[0]] / (vector[1] * vector[2])))
+        walker.cost += (
+            3 * walker.count / max(1, math.ceil(extents[vector[0]] / (vector[1] * vector[2])))
+        )
     return walker.cost

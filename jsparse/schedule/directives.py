@@ -3,8 +3,9 @@
 
     reorder(i,k,j) vectorize(k,8,8) unroll(j,4) parallelize(i)
 
-A directive says *before → after* in its docstring, checks that it is legal, and rewrites a `Nest`.  Applying a schedule
-to an assignment gives the nest that lowering turns into loops, without further decisions.
+A directive says *before → after* in its docstring, checks that it is legal, and rewrites a
+`Nest`.  Applying a schedule to an assignment gives the nest that lowering turns into loops,
+without further decisions.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class Directive(ABC):
 class Reorder(Directive):
     """Set the loop order.
 
-        forall i, k, j: Y[i,j] += A[i,k] * B[k,j]        reorder(i,j,k)
-     -> forall i, j, k: Y[i,j] += A[i,k] * B[k,j]
+       forall i, k, j: Y[i,j] += A[i,k] * B[k,j]        reorder(i,j,k)
+    -> forall i, j, k: Y[i,j] += A[i,k] * B[k,j]
     """
 
     order: tuple[str, ...]
@@ -72,17 +73,19 @@ class Reorder(Directive):
     def apply(self, nest: Nest) -> Nest:
         want = sorted(nest.assignment.vars)
         self.need(
-            sorted(self.order) == want, f"got {','.join(self.order)}, expected a permutation of {','.join(want)}"
+            sorted(self.order) == want,
+            f"got {','.join(self.order)}, expected a permutation of {','.join(want)}",
         )
         return replace(nest, order=self.order)
 
 
 @dataclass(frozen=True, slots=True)
 class Precompute(Directive):
-    """Gather the output along `var` in a dense row, and store the row at the output's pattern when it is complete.
+    """Gather the output along `var` in a dense row, and store the row at the output's pattern
+    when it is complete.
 
-        forall i, j, k: Y[i,k] += A[i,j] * B[j,k]        precompute(k)
-     -> forall i: (forall k in Y[i]: Y[i,k] = w[k]) where (forall j, k: w[k] += A[i,j] * B[j,k])
+       forall i, j, k: Y[i,k] += A[i,j] * B[j,k]        precompute(k)
+    -> forall i: (forall k in Y[i]: Y[i,k] = w[k]) where (forall j, k: w[k] += A[i,j] * B[j,k])
     """
 
     var: str
@@ -94,22 +97,28 @@ class Precompute(Directive):
         self.need(nest.assignment.sampled, "the output is dense, there is nothing to gather")
         self.need(
             trailing == (self.var,),
-            f"the output variables inside the reduction are ({','.join(trailing)}), expected {self.var} alone",
+            f"the output variables inside the reduction are ({','.join(trailing)}), expected "
+            f"{self.var} alone",
         )
         access = nest.assignment.pattern
         self.need(
-            access is not None and access.level_vars[-1] == self.var and not access.format.levels[-1].full,
-            f"{self.var} must index the last, compressed level of an output with a pattern of its own",
+            access is not None
+            and access.level_vars[-1] == self.var
+            and not access.format.levels[-1].full,
+            f"{self.var} must index the last, compressed level of an output with a pattern of its "
+            f"own",
         )
         return replace(nest, workspace=self.var)
 
 
 @dataclass(frozen=True, slots=True)
 class Vectorize(Directive):
-    """Run the dense loop over `var` in steps of `lanes` x `registers`, held in vector registers by the loops inside.
+    """Run the dense loop over `var` in steps of `lanes` x `registers`, held in vector registers
+    by the loops inside.
 
-        forall i, k, j: Y[i,k] += A[i,j] * B[j,k]        vectorize(k,8,2)
-     -> forall i, k in steps of 16: acc0, acc1 = 0; forall j: acc0 += A[i,j] * B[j,k:k+8], …; Y[i,k:k+16] = acc
+       forall i, k, j: Y[i,k] += A[i,j] * B[j,k]        vectorize(k,8,2)
+    -> forall i, k in steps of 16: acc0, acc1 = 0; forall j: acc0 += A[i,j] * B[j,k:k+8], …;
+    Y[i,k:k+16] = acc
     """
 
     var: str
@@ -124,12 +133,16 @@ class Vectorize(Directive):
         why = not_vectorizable(nest.assignment, nest.workspace, self.var)
         self.need(why is None, why or "")
         reduction = self.var not in nest.assignment.output.vars
-        self.need(not reduction or nest.order[-1] == self.var, "a reduction is vectorized innermost only")
+        self.need(
+            not reduction or nest.order[-1] == self.var, "a reduction is vectorized innermost only"
+        )
         return replace(nest, vector=(self.var, self.lanes, self.registers))
 
 
 def not_vectorizable(a: Assignment, workspace: str | None, var: str) -> str | None:
-    """Why `var` cannot be a vector loop, or None if it can: every access has it innermost and dense, or lacks it."""
+    """Why `var` cannot be a vector loop, or None if it can: every access has it innermost and
+    dense, or lacks it.
+    """
     accesses = [*a.operands]
     if workspace != var:
         accesses.append(a.output)
@@ -149,8 +162,8 @@ def not_vectorizable(a: Assignment, workspace: str | None, var: str) -> str | No
 class Unroll(Directive):
     """Keep `count` iterations of the reduction over `var` in flight, each with its own partial sum.
 
-        acc = 0; forall j: acc += A[i,j] * x[j]        unroll(j,2)
-     -> acc0 = acc1 = 0; forall j, j' in pairs: acc0 += …, acc1 += …; acc = acc0 + acc1
+       acc = 0; forall j: acc += A[i,j] * x[j]        unroll(j,2)
+    -> acc0 = acc1 = 0; forall j, j' in pairs: acc0 += …, acc1 += …; acc = acc0 + acc1
     """
 
     var: str
@@ -165,20 +178,25 @@ class Unroll(Directive):
 
 @dataclass(frozen=True, slots=True)
 class Parallelize(Directive):
-    """Split the outermost loop into chunks of about equal numbers of nonzeros, taken by the threads of XLA's pool.
+    """Split the outermost loop into chunks of about equal numbers of nonzeros, taken by the
+    threads of XLA's pool.
 
-        forall i: S        parallelize(i)
-     -> parallel chunk: forall i in chunk: S
+       forall i: S        parallelize(i)
+    -> parallel chunk: forall i in chunk: S
     """
 
     var: str
     name = "parallelize"
 
     def apply(self, nest: Nest) -> Nest:
-        self.need(nest.order[:1] == (self.var,), f"only the outermost loop, {nest.order[:1]}, can be parallel")
+        self.need(
+            nest.order[:1] == (self.var,),
+            f"only the outermost loop, {nest.order[:1]}, can be parallel",
+        )
         self.need(
             self.var in nest.assignment.output.vars,
-            "iterations of a reduction write the same output; make an output variable the outermost loop",
+            "iterations of a reduction write the same output; make an output variable the "
+            "outermost loop",
         )
         for access in (*nest.assignment.operands, nest.assignment.output):
             level = access.format.levels[0] if access.vars else None
@@ -195,7 +213,9 @@ Schedule = tuple[Directive, ...]
 
 
 def apply(schedule: Schedule, assignment: Assignment) -> Nest:
-    """The nest of an assignment under a schedule; raises `ScheduleError` at the first illegal directive."""
+    """The nest of an assignment under a schedule; raises `ScheduleError` at the first illegal
+    directive.
+    """
     nest = Nest(assignment, assignment.vars)
     for directive in schedule:
         nest = directive.apply(nest)
@@ -234,7 +254,7 @@ def parse_schedule(text: str) -> Schedule:
             elif len(words) != len(names):
                 raise ValueError
             else:
-                out.append(kind(words[0], *(int(w) for w in words[1:])))
+                out.append(kind(words[0], *(int(w) for w in words[1:])))  # type: ignore[arg-type]
         except ValueError:
             raise ScheduleError(
                 f"schedule {match[0].strip()!r}: expected {match[1]}({', '.join(names)})"

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Output format and pattern of a sum of products.
 
-A product has entries only where all its sparse factors have; a sum where any term has.  So, for each term:
+A product has entries only where all its sparse factors have; a sum where any term has.  So, for
+each term:
 
-    one sparse factor with exactly the output's variables, the others dense   -> its pattern, shared
-    every output variable indexes a sparse operand                            -> sparse, pattern computed
-    ... but a single one, summed over all its compressed levels               -> dense: its rows, say
-    some output variable indexes dense operands only                          -> dense
+    one sparse factor with exactly the output's variables, the others dense   -> its pattern,
+    shared every output variable indexes a sparse operand                            -> sparse,
+    pattern computed ... but a single one, summed over all its compressed levels               ->
+    dense: its rows, say some output variable indexes dense operands only
+    -> dense
 
-A sum is sparse if all its terms are.  Results of fewer than two modes are dense unless they share a pattern: a vector of
-row sums is nearly always full.
+A sum is sparse if all its terms are.  Results of fewer than two modes are dense unless they share
+a pattern: a vector of row sums is nearly always full.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from jsparse.ir.index import Access, Term
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """An output's format; `shares` is the operand whose pattern it takes, `computed` that it must be assembled."""
+    """An output's format; `shares` is the operand whose pattern it takes, `computed` that it must
+    be assembled.
+    """
 
     format: Format
     shares: int | None = None
@@ -59,7 +63,9 @@ def infer(output: tuple[str, ...], operands: tuple[Access, ...], terms: tuple[Te
 
 
 def shared_by(output: tuple[str, ...], operands: tuple[Access, ...], term: Term) -> int | None:
-    """The factor whose pattern a product's output has: the only sparse one, with exactly the output's variables."""
+    """The factor whose pattern a product's output has: the only sparse one, with exactly the
+    output's variables.
+    """
     sparse = [n for n in term.factors if not operands[n].format.is_dense]
     if len(sparse) != 1:
         return None
@@ -68,10 +74,14 @@ def shared_by(output: tuple[str, ...], operands: tuple[Access, ...], term: Term)
     return sparse[0] if distinct and set(a.vars) == set(output) else None
 
 
-def computed_format(output: tuple[str, ...], operands: tuple[Access, ...], terms: tuple[Term, ...]) -> Format:
-    """The format of an assembled output: the first operand's with the output's variables, else by rank.
+def computed_format(
+    output: tuple[str, ...], operands: tuple[Access, ...], terms: tuple[Term, ...]
+) -> Format:
+    """The format of an assembled output: the first operand's with the output's variables, else by
+    rank.
 
-    Two modes: csr, or the order of the first operand if all operands that have both variables agree on it; more
+    Two modes: csr, or the order of the first operand if all operands that have both variables
+    agree on it; more
     modes: a compressed level for each.
     """
     index = "int32"
@@ -87,7 +97,9 @@ def computed_format(output: tuple[str, ...], operands: tuple[Access, ...], terms
         rows = {v for a in operands for v in a.vars if v in a.sparse_vars and not a.format.is_dense}
         plain = [a for a in operands if not a.format.is_dense and output[0] in a.vars]
         doubly = output[0] in rows and all(
-            a.level_vars[0] == output[0] and not a.format.levels[0].full and a.format.levels[0].unique
+            a.level_vars[0] == output[0]
+            and not a.format.levels[0].full
+            and a.format.levels[0].unique
             for a in plain
         )
         return parse_format("dcsr" if doubly else "csr", 2).with_index(index)

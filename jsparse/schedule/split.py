@@ -3,9 +3,10 @@
 
     ij,jk,kl->il     A sparse, B and C dense: (B C) first, or A (B C), or one nest over i, j, k, l
 
-A pair is taken where the pair and what remains are predicted to cost less than the fused nest.  Its intermediate must be
-dense, or have an operand's pattern: sparse intermediates of unknown pattern are not made.  A result with an operand's
-pattern (SDDMM) stays fused with that operand; only its dense factors may be paired.
+A pair is taken where the pair and what remains are predicted to cost less than the fused nest.
+Its intermediate must be dense, or have an operand's pattern: sparse intermediates of unknown
+pattern are not made.  A result with an operand's pattern (SDDMM) stays fused with that operand;
+only its dense factors may be paired.
 """
 
 from __future__ import annotations
@@ -23,13 +24,29 @@ GAIN = 0.9  # how much cheaper a pair must be than the fused nest
 Sizes = tuple[tuple[str, int], ...]
 
 
-def _contraction(accesses: tuple[Access, ...], output: tuple[str, ...], result: Output) -> Assignment:
+def _contraction(
+    accesses: tuple[Access, ...], output: tuple[str, ...], result: Output
+) -> Assignment:
     out = Access("Y", output, result.format, accesses[0].dtype)
     shares = result.shares
-    return Assignment(out, accesses, (Term(tuple(range(len(accesses))),),), shares)
+    return Assignment(
+        out,
+        accesses,
+        (
+            Term(
+                tuple(range(len(accesses))),
+            ),
+        ),
+        shares,
+    )
 
 
-def _cost(accesses: tuple[Access, ...], output: tuple[str, ...], sizes: dict[str, int], nse: tuple[int, ...]) -> float:
+def _cost(
+    accesses: tuple[Access, ...],
+    output: tuple[str, ...],
+    sizes: dict[str, int],
+    nse: tuple[int, ...],
+) -> float:
     """Predicted nanoseconds of one nest."""
     names = dict.fromkeys(v for a in accesses for v in a.vars)
     if all(a.format.is_dense for a in accesses):
@@ -46,7 +63,11 @@ def _cost(accesses: tuple[Access, ...], output: tuple[str, ...], sizes: dict[str
 
 @lru_cache(maxsize=4096)
 def first_pair(
-    accesses: tuple[Access, ...], output: tuple[str, ...], shares: bool, sizes: Sizes, nse: tuple[int, ...]
+    accesses: tuple[Access, ...],
+    output: tuple[str, ...],
+    shares: bool,
+    sizes: Sizes,
+    nse: tuple[int, ...],
 ) -> tuple[int, int] | None:
     """The pair to contract first, or None for one fused nest.
 
@@ -75,7 +96,7 @@ def first_pair(
             size *= extent[v]
         middle_nse = 0 if result.shares is None else nse[(m, n)[result.shares]]
         middle = Access("T", kept, result.format, pair[0].dtype)
-        total = _cost(pair, kept, extent, (nse[m], nse[n])) + (size if not middle_nse else middle_nse)
+        total = _cost(pair, kept, extent, (nse[m], nse[n])) + (middle_nse if middle_nse else size)
         left = (*(accesses[k] for k in rest), middle)
         total += _cost(left, output, extent, (*(nse[k] for k in rest), middle_nse))
         if total < best:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a schedule knows of a pattern: how many positions each level has, so how many children a position has.
+"""What a schedule knows of a pattern: how many positions each level has, so how many children a
+position has.
 
-Estimates from the number of stored entries where nothing else is known: the last sparse level has `nse` positions, an
-outer compressed level as many as there can be.
+Estimates from the number of stored entries where nothing else is known: the last sparse level has
+`nse` positions, an outer compressed level as many as there can be.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from jsparse.ir.index import Access
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Positions of each level; `fan[l]` is the mean number of children of a position above level l."""
+    """Positions of each level; `fan[l]` is the mean number of children of a position above level
+    l.
+    """
 
     positions: tuple[float, ...]
     fan: tuple[float, ...]

@@ -1,0 +1,357 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Constructors of sparse arrays: from parts, from dense arrays, from other libraries, generated.
+
+Concrete index arrays are validated, and what they show is what the format promises; traced ones are
+believed and promise nothing unless told to.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.sparse as sp
+
+from jsparse.array import SparseArray, index_dtype, validate
+from jsparse.contract import contract
+from jsparse.convert import assemble_pattern, letters, to, traced
+from jsparse.errors import FormatError, StructureError, UnsupportedError
+from jsparse.format import Format, as_format, parse_format
+from jsparse.ir.index import PATTERN, Access, Assignment, Term
+
+
+def _index_array(x: Any, what: str) -> Any:
+    """Indices as an array of a signed integer dtype, on the host if concrete."""
+    if not isinstance(x, jax.core.Tracer):
+        x = np.asarray(x)
+    if not np.issubdtype(x.dtype, np.integer):
+        if x.size:
+            raise StructureError(f"{what}: got dtype {x.dtype}, expected integers")
+        x = x.astype(np.int32)
+    if x.ndim != 1:
+        raise StructureError(f"{what}: got shape {x.shape}, expected one axis")
+    if x.dtype not in (np.int32, np.int64):
+        if isinstance(x, np.ndarray) and x.size and int(x.max()) > np.iinfo(np.int64).max:
+            raise StructureError(f"{what}: {int(x.max())} does not fit 64-bit signed indices")
+        x = x.astype(np.int64 if isinstance(x, np.ndarray) else np.int32)
+    return x
+
+
+def _shape(shape: Any, ndim: int | None, where: str) -> tuple[int, ...]:
+    try:
+        out = tuple(int(s) for s in shape)
+    except TypeError:
+        raise StructureError(f"{where}: shape {shape!r} is not a tuple of integers") from None
+    if any(s < 0 for s in out) or (ndim is not None and len(out) != ndim):
+        raise StructureError(
+            f"{where}: got shape {out}, expected {ndim or 'some'} non-negative extents"
+        )
+    return out
+
+
+def build(
+    data: Any,
+    arrays: tuple[Any, ...],
+    shape: tuple[int, ...],
+    format: Format,
+    where: str,
+    sorted: bool | None = None,
+    unique: bool | None = None,
+) -> SparseArray:
+    """A sparse array from its parts: concrete index arrays are validated, traced ones believed.
+
+    `format` is meant without its promises; those come from the concrete arrays, or from `sorted`
+    and `unique`.
+    """
+    if traced(*arrays):
+        ordered, once = bool(sorted), bool(unique) and bool(sorted)
+        index = "int64" if any(a.dtype == np.int64 for a in arrays) else "int32"
+    else:
+        arrays = tuple(np.asarray(a) for a in arrays)
+        ordered, once = validate(format, shape, arrays, where)
+        if sorted and not ordered:
+            raise StructureError(
+                f"{where}: sorted=True, but coordinates do not ascend in every fiber"
+            )
+        if unique and not once:
+            raise StructureError(
+                f"{where}: unique=True, but an entry is stored twice, or order hides it"
+            )
+        ordered, once = ordered and sorted is not False, once and unique is not False
+        nse = max((a.shape[0] for a in arrays), default=0)
+        index = index_dtype(shape, nse)
+    levels = format.with_index(index).loosen(ordered=ordered, unique=once)
+    structure = tuple(jnp.asarray(a, dtype=index) for a in arrays)
+    return SparseArray(_values(data), structure, shape, levels)
+
+
+def _values(data: Any) -> Any:
+    data = jnp.asarray(data)
+    if data.dtype == jax.dtypes.float0:
+        raise StructureError("data: float0 values; gradients of integer leaves have no values")
+    return data
+
+
+def _check_lengths(where: str, **lengths: int) -> None:
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{k} {v}" for k, v in lengths.items())
+        raise StructureError(
+            f"{where}: lengths differ: {text}; expected one value for each coordinate"
+        )
+
+
+def csr(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    shape: Any,
+    *,
+    sorted: bool | None = None,
+    unique: bool | None = None,
+) -> SparseArray:
+    """A matrix in compressed sparse rows.
+
+    Args: data: (nse,) values. indices: (nse,) integer column of each entry. indptr: (rows + 1,)
+      where each row starts; entries beyond the last are capacity. shape: (rows, columns). sorted,
+      unique: what to promise.  By default what concrete arrays show; traced arrays promise
+      nothing.
+
+    Raises: StructureError: if concrete index arrays are out of range, not monotone or of the
+      wrong length.
+    """
+    return _compressed_matrix(data, indices, indptr, shape, "csr", sorted, unique)
+
+
+def csc(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    shape: Any,
+    *,
+    sorted: bool | None = None,
+    unique: bool | None = None,
+) -> SparseArray:
+    """A matrix in compressed sparse columns: as `csr`, with row indices and column offsets."""
+    return _compressed_matrix(data, indices, indptr, shape, "csc", sorted, unique)
+
+
+def _compressed_matrix(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    shape: Any,
+    name: str,
+    sorted: bool | None,
+    unique: bool | None,
+) -> SparseArray:
+    shape = _shape(shape, 2, name)
+    data = _values(data)
+    if data.ndim != 1:
+        raise StructureError(f"{name}: data has shape {data.shape}, expected (nse,)")
+    pos, crd = _index_array(indptr, f"{name}: indptr"), _index_array(indices, f"{name}: indices")
+    _check_lengths(name, data=data.shape[0], indices=crd.shape[0])
+    outer = shape[0] if name == "csr" else shape[1]
+    if pos.shape != (outer + 1,):
+        raise StructureError(
+            f"{name}: indptr has length {pos.shape[0]}, expected {outer + 1} for shape {shape}"
+        )
+    return build(data, (pos, crd), shape, parse_format(name, 2), name, sorted, unique)
+
+
+def coo(
+    data: Any, coords: Any, shape: Any, *, sorted: bool | None = None, unique: bool | None = None
+) -> SparseArray:
+    """An array of coordinates.
+
+    Args:
+      data: (nse,) values.
+      coords: (ndim, nse) integers, or one array for each mode.
+      shape: extent of each mode.
+      sorted, unique: what to promise; see `csr`.
+    """
+    shape = _shape(shape, None, "coo")
+    data = _values(data)
+    rows = [_index_array(c, f"coo: coords[{n}]") for n, c in enumerate(coords)]
+    if len(rows) != len(shape) or not shape:
+        raise StructureError(
+            f"coo: coords for {len(rows)} mode(s), expected {len(shape)} for shape {shape}"
+        )
+    for n, c in enumerate(rows):
+        _check_lengths("coo", data=data.shape[0], **{f"coords[{n}]": c.shape[0]})
+    nse = data.shape[0]
+    arrays = (np.array([0, nse], rows[0].dtype), *rows)
+    return build(data, arrays, shape, parse_format("coo", len(shape)), "coo", sorted, unique)
+
+
+def csf(data: Any, coords: Any, shape: Any, *, nse: int | None = None) -> SparseArray:
+    """An array of compressed fibers, one compressed level for each mode; arguments as for `coo`,
+    duplicates are summed.
+    """
+    return to(coo(data, coords, shape), "csf", nse=nse)
+
+
+def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> SparseArray:
+    """The nonzeros of a dense array.
+
+    Args:
+      x: array of any rank ≥ 1.
+      format: format of the result; for other than two modes by default "csf".
+      nse: capacity; under `jit` needed, eagerly by default the number of nonzeros.
+
+    Raises:
+      CapacityError: under `jit` without `nse`, or if `nse` is too small.
+    """
+    x = jnp.asarray(x)
+    if x.ndim == 0:
+        raise FormatError("fromdense: an array without modes is not sparse")
+    if isinstance(format, str) and format == "csr" and x.ndim != 2:
+        format = "csf"
+    fmt = as_format(format, x.ndim)
+    if fmt.is_dense:
+        raise FormatError("fromdense: format 'dense' is the array itself")
+    fmt = fmt.with_index(index_dtype(x.shape, 0))
+    names = letters(x.ndim)
+    source = Access("A", names, parse_format("dense", x.ndim), str(x.dtype))
+    a = Assignment(Access("Y", names, fmt.tighten(), PATTERN), (source,), (Term((0,)),))
+    arrays = assemble_pattern(a, dict(zip(names, x.shape, strict=True)), [x], nse, "fromdense")
+    out = Access("Y", names, fmt.tighten(), str(x.dtype))
+    b = Assignment(out, (source,), (Term((0,)),))
+    data = contract(b, dict(zip(names, x.shape, strict=True)), [x, *arrays])
+    return SparseArray(data, tuple(arrays), x.shape, fmt.tighten())
+
+
+def fromscipy(m: Any) -> SparseArray:
+    """A SciPy sparse matrix or array; csr, csc and coo keep their format, others become csr."""
+    if m.format in ("csr", "csc"):
+        make = csr if m.format == "csr" else csc
+        return make(m.data, m.indices, m.indptr, m.shape)
+    if m.format != "coo":
+        return fromscipy(m.tocsr())
+    coords = m.coords if hasattr(m, "coords") else (m.row, m.col)
+    return coo(m.data, coords, m.shape)
+
+
+def frombcoo(m: Any) -> SparseArray:
+    """A `jax.experimental.sparse.BCOO` without batch or dense modes.  Its padding entries are
+    dropped if concrete.
+    """
+    if m.n_batch or m.n_dense:
+        raise UnsupportedError(
+            "asarray: a BCOO with batch or dense modes; use vmap, or todense() first"
+        )
+    data, indices = m.data, m.indices
+    if not traced(indices):
+        inside = np.all(np.asarray(indices) < np.asarray(m.shape), axis=1)
+        if not inside.all():
+            keep = np.flatnonzero(inside)
+            data, indices = data[keep], np.asarray(indices)[keep]
+    promise = (
+        {"sorted": m.indices_sorted or None, "unique": m.unique_indices or None}
+        if traced(indices)
+        else {}
+    )
+    return coo(data, indices.T, m.shape, **promise)
+
+
+def frombcsr(m: Any) -> SparseArray:
+    """A `jax.experimental.sparse.BCSR` without batch or dense modes."""
+    if m.n_batch or m.n_dense:
+        raise UnsupportedError(
+            "asarray: a BCSR with batch or dense modes; use vmap, or todense() first"
+        )
+    return csr(m.data, m.indices, m.indptr, m.shape)
+
+
+def asarray(obj: Any, format: Format | str | None = None, *, nse: int | None = None) -> SparseArray:
+    """Anything sparse or dense as a `SparseArray`: ours, SciPy's, BCOO, BCSR, NumPy or JAX arrays.
+
+    `format` converts; by default sparse sources keep theirs and dense ones become csr (csf if not
+    two modes).
+    """
+    if isinstance(obj, SparseArray):
+        out = obj
+    elif sp.issparse(obj):
+        out = fromscipy(obj)
+    elif type(obj).__name__ in ("BCOO", "BCSR"):
+        out = frombcoo(obj) if type(obj).__name__ == "BCOO" else frombcsr(obj)
+    else:
+        return fromdense(obj, format or "csr", nse)
+    return out if format is None else to(out, format, nse=nse)
+
+
+def random(
+    key: Any, shape: Any, density: float = 0.01, format: Format | str = "csr", dtype: Any = None
+) -> SparseArray:
+    """A random array with round(density * size) distinct coordinates and standard normal values.
+
+    Args:
+      key: a concrete JAX random key; the pattern has a static size, so it cannot be traced.
+      shape: extent of each mode.
+      density: fraction of stored entries, 0 to 1.
+      format: format of the result.
+      dtype: inexact dtype of the values; by default JAX's default float.
+    """
+    shape = _shape(shape, None, "random")
+    if traced(key):
+        raise UnsupportedError("random: the key is traced; make the array outside of jit")
+    if not 0 <= density <= 1:
+        raise StructureError(f"random: density is {density}, expected 0 to 1")
+    size = int(np.prod(shape, dtype=object))
+    nse = round(density * size)
+    bits = key if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.key_data(key)
+    rng = np.random.default_rng([int(b) for b in np.asarray(bits).reshape(-1)])
+    if size < 2**63:
+        flat = (
+            np.sort(rng.choice(size, nse, replace=False, shuffle=False))
+            if nse
+            else np.zeros(0, np.int64)
+        )
+        coords = np.unravel_index(flat, shape)
+    else:
+        raise StructureError(f"random: shape {shape} has more than 2^63 elements")
+    data = jax.random.normal(key, (nse,), dtype or jnp.result_type(float))
+    return to(coo(data, coords, shape), format)
+
+
+def eye(
+    n: int, m: int | None = None, k: int = 0, format: Format | str = "csr", dtype: Any = None
+) -> SparseArray:
+    """Ones on diagonal k of an n × m matrix (m = n by default)."""
+    m = n if m is None else m
+    i = np.arange(max(0, -k), max(0, min(n, m - k)))
+    ones = jnp.ones(i.size, dtype or jnp.result_type(float))
+    return to(coo(ones, (i, i + k), (n, m)), format)
+
+
+def diags(
+    diagonals: Any, offsets: Any = 0, shape: Any = None, format: Format | str = "csr"
+) -> SparseArray:
+    """A matrix from its diagonals, as `scipy.sparse.diags_array`: one array and an offset, or a
+    sequence of each.
+    """
+    if np.ndim(offsets) == 0:
+        diagonals, offsets = [diagonals], [offsets]
+    rows, cols, values = [], [], []
+    if len(diagonals) != len(offsets):
+        raise StructureError(f"diags: {len(diagonals)} diagonals but {len(offsets)} offsets")
+    n = max((len(d) + abs(int(k)) for d, k in zip(diagonals, offsets, strict=True)), default=0)
+    shape = (n, n) if shape is None else _shape(shape, 2, "diags")
+    for d, k in zip(diagonals, offsets, strict=True):
+        k = int(k)
+        length = max(0, min(shape[0] + min(k, 0), shape[1] - max(k, 0)))
+        d = jnp.asarray(d)
+        if d.shape != (length,) and d.size != 1:
+            raise StructureError(
+                f"diags: diagonal {k} has length {d.size}, expected {length} for shape {shape}"
+            )
+        i = np.arange(length)
+        rows.append(i + max(0, -k))
+        cols.append(i + max(0, k))
+        values.append(jnp.broadcast_to(d.reshape(-1) if d.ndim else d[None], (length,)))
+    if not rows:
+        raise StructureError("diags: no diagonals")
+    return to(
+        coo(jnp.concatenate(values), (np.concatenate(rows), np.concatenate(cols)), shape), format
+    )

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of an assignment: plan it, lay dense operands out as planned, bind the primitive.
+
+contract(Y[i,k] = A[i,j] * B[j,k], extents, [A_vals, A1_pos, A1_crd, B_vals]) -> Y_vals
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jsparse import pipeline
+from jsparse.errors import InternalError
+from jsparse.format import parse_format
+from jsparse.ir.index import Assignment
+from jsparse.primitive import (
+    Arrays,
+    Batch,
+    depth,
+    einsum_p,
+    mapped,
+    observe,
+    sizes_of,
+    unbatched,
+    value_slots,
+)
+from jsparse.schedule import auto
+from jsparse.schedule.directives import Schedule
+
+
+def contract(
+    a: Assignment,
+    extents: dict[str, int],
+    flat: Arrays,
+    schedule: Schedule | None = None,
+    batch: Batch = (),
+) -> Any:
+    """Values of an assignment: plans it, lays dense operands out as planned, and binds `einsum_p`.
+
+    Dense operands and a dense result have their modes in order, behind their batch axes; a
+    product of dense operands alone is left to XLA.
+    """
+    if all(x.format.is_dense for x in a.operands) and not a.sampled:
+        return mapped(lambda *flat: _dense(a, extents, flat), batch)(*flat)
+    numbers = tuple(extents[v] for v in a.vars)
+    candidates: tuple[auto.Candidate, ...] = ()
+    if schedule is None:
+        sizes = tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in numbers)
+        plan = auto.plan(a, sizes, sizes_of(a, unbatched(batch, flat)))
+        planned, schedule, candidates = plan.assignment, plan.schedule, plan.candidates
+    else:
+        planned = a
+    final = schedule
+    observe("values", planned, lambda: pipeline.Spec(planned, final, batch=batch), candidates)
+    operands = list(flat)
+    for access, slot in zip(planned.operands, value_slots(planned), strict=True):
+        order = access.format.order
+        if access.format.is_dense and slot is not None and order != tuple(range(len(order))):
+            operands[slot] = transposed(operands[slot], order, depth(batch, slot))
+    numbers = tuple(extents[v] for v in planned.vars)
+    y = einsum_p.bind(
+        *operands, assignment=planned, schedule=schedule, extents=numbers, batch=batch
+    )
+    order = planned.output.format.order
+    if not planned.sampled and order != tuple(range(len(order))):
+        y = transposed(y, tuple(order.index(m) for m in range(len(order))), len(batch))
+    return y
+
+
+def transposed(x: Any, axes: tuple[int, ...], lead: int) -> Any:
+    """`x` with the axes behind the first `lead` permuted."""
+    return jnp.transpose(x, (*range(lead), *(lead + m for m in axes)))
+
+
+def _dense(a: Assignment, extents: dict[str, int], flat: Arrays) -> Any:
+    """A sum of products of dense operands, by `jnp.einsum`; a variable that only the output has
+    broadcasts.
+    """
+    letters = {v: chr(ord("a") + n) for n, v in enumerate(a.vars)}
+    total = None
+    for term in a.terms:
+        inputs = ",".join("".join(letters[v] for v in a.operands[n].vars) for n in term.factors)
+        output = "".join(letters[v] for v in a.output.vars)
+        used = {v for n in term.factors for v in a.operands[n].vars}
+        extra = [v for v in a.output.vars if v not in used]
+        ones = [jnp.ones([extents[v] for v in extra], a.output.dtype)] if extra else []
+        inputs += "," + "".join(letters[v] for v in extra) if extra else ""
+        y = jnp.einsum(f"{inputs}->{output}", *[flat[n] for n in term.factors], *ones)
+        y = -y if term.sign < 0 else y
+        total = y if total is None else total + y
+    return total
+
+
+def bind_planned(a: Assignment, extents: dict[str, int], flat: Arrays, batch: Batch = ()) -> Any:
+    """`contract` of an assignment whose dense tensors are in storage order: operands and result."""
+    operands = list(flat)
+    plain = []
+    for access, slot in zip(a.operands, value_slots(a), strict=True):
+        order = access.format.order
+        if access.format.is_dense and slot is not None and order != tuple(range(len(order))):
+            back = tuple(order.index(m) for m in range(len(order)))
+            operands[slot] = transposed(operands[slot], back, depth(batch, slot))
+            access = replace(access, format=parse_format("dense", len(order)))
+        plain.append(access)
+    output, order = a.output, a.output.format.order
+    moved = output.format.is_dense and order != tuple(range(len(order)))
+    if moved:
+        output = replace(output, format=parse_format("dense", len(order)))
+    y = contract(
+        replace(a, output=output, operands=tuple(plain)), extents, operands, batch=_used(batch)
+    )
+    if any(not any(mask) for mask in batch):
+        raise InternalError("a batch axis that no operand has")
+    return transposed(y, order, len(batch)) if moved else y
+
+
+def _used(batch: Batch) -> Batch:
+    return tuple(mask for mask in batch if any(mask))

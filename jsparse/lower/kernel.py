@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel of a nest: its buffers, checks, zeroing and scratch around the loops of `loops`."""
+
+from __future__ import annotations
+
+from jsparse.errors import InternalError
+from jsparse.ir.loop import (
+    ONE,
+    ZERO,
+    Buffer,
+    Cast,
+    Decl,
+    Dim,
+    Do,
+    For,
+    Kernel,
+    Load,
+    Scratch,
+    Stmt,
+    Store,
+    Var,
+    block,
+)
+from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
+from jsparse.lower.loops import WIDE, Einsum
+from jsparse.lower.walk import Cursor
+from jsparse.schedule.directives import Nest
+
+
+def lower(nest: Nest) -> Kernel:
+    """The kernel of a nest."""
+    a = nest.assignment
+    binding = bind(a)
+    dims = {v: Var(f"{v}_dim") for v in a.vars}
+    result = Buffer("Y_vals", a.output.dtype, "result", 0)
+    target = result
+    wide = _scatter_dtype(nest)
+    if wide != result.dtype:
+        target = Buffer("Y_wide", wide)
+    single = len(a.terms) == 1
+    walk = Einsum(
+        nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target
+    )
+    cursors: dict[int, Cursor] = {}
+    for n in sorted(binding.tensors):
+        cursors[n] = binding.tensors[n].cursor(required=single or n == OUTPUT)
+    if a.shares is not None and not single:
+        raise InternalError("an output can share the pattern of a factor of the only term")
+    body = walk.visit(0, cursors, {})
+    head: list[Stmt] = [Decl(dims[v], e) for v, e in binding.extents.items()]
+    for t in binding.tensors.values():
+        if t.number not in walk.checked:
+            head += checks(t, ZERO, ONE)
+    before, after = _zeroing(walk, binding)
+    head += before
+    if nest.workspace and not walk.row_in_chunk:
+        head.append(
+            Scratch(Buffer(f"w_{nest.workspace}", walk.base), dims[nest.workspace], zero=True)
+        )
+    tail: list[Stmt] = list(after)
+    if target is not result:
+        q = Var("q")
+        tail.append(
+            For(q, ZERO, Dim(result, -1), Store(result, q, Cast(result.dtype, Load(target, q))))
+        )
+    return Kernel(binding.args, (result,), block(*head, body, *tail))
+
+
+def _scatter_dtype(nest: Nest) -> str:
+    """The dtype in which sums are added in memory: wider than a 16-bit, or a scalar float32,
+    output.
+    """
+    a = nest.assignment
+    dtype = a.output.dtype
+    out = a.output.vars
+    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
+    adds = nest.first_reduction < complete and nest.workspace is None
+    if not adds:
+        return dtype
+    if dtype == "float32" and nest.vector is None:
+        return "float64"
+    return WIDE.get(dtype, dtype)
+
+
+def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
+    """Fill with zeros what the loops may not reach: all of it before, or after them the capacity
+    beyond the entries.
+    """
+    a = walk.assignment
+    result, target = walk.result, walk.target
+    if target is not result:
+        return [Scratch(target, Dim(result, -1), zero=True)], []
+    if (walk.adds and walk.nest.workspace is None) or walk.skipped:
+        return [Do("fill_zero", (result, ZERO, Dim(result, -1)))], []
+    if a.sampled:
+        owner = binding.tensors[OUTPUT if a.shares is None else a.shares]
+        return [], [Do("fill_zero", (result, positions(owner), Dim(result, -1)))]
+    return [], []
