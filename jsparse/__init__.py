@@ -32,23 +32,23 @@ from jsparse.files import load as load
 from jsparse.files import save as save
 from jsparse.format import Format as Format
 from jsparse.functions import add as add
-from jsparse.functions import concatenate as concatenate
 from jsparse.functions import conj as conj
 from jsparse.functions import divide as divide
 from jsparse.functions import dot as dot
-from jsparse.functions import expand_dims as expand_dims
 from jsparse.functions import matmul as matmul
 from jsparse.functions import mean as mean
 from jsparse.functions import multiply as multiply
 from jsparse.functions import negative as negative
 from jsparse.functions import outer as outer
-from jsparse.functions import reshape as reshape
-from jsparse.functions import stack as stack
 from jsparse.functions import subtract as subtract
 from jsparse.functions import sum as sum
 from jsparse.functions import tensordot as tensordot
-from jsparse.functions import transpose as transpose
 from jsparse.functions import vdot as vdot
+from jsparse.structure import concatenate as concatenate
+from jsparse.structure import expand_dims as expand_dims
+from jsparse.structure import reshape as reshape
+from jsparse.structure import stack as stack
+from jsparse.structure import transpose as transpose
 
 __version__ = "0.1.0"
 

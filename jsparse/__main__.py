@@ -92,7 +92,8 @@ def _fail(error: Exception, code: int) -> int:
     return code
 
 
-def _parse(argv: list[str]) -> list[str]:
+def parse(argv: list[str]) -> list[str]:
+    """Read the flags; returns the other words."""
     try:
         return list(flags.FLAGS(argv))
     except flags.Error as error:
@@ -100,4 +101,4 @@ def _parse(argv: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    app.run(main, flags_parser=_parse)
+    app.run(main, flags_parser=parse)

@@ -18,56 +18,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-import scipy.sparse as sp
 
-from jsparse import construct
-from jsparse.array import Pattern, SparseArray
-from jsparse.contract import contract
-from jsparse.convert import access_of, assemble_pattern, to, traced
-from jsparse.errors import EinsumError, FormatError
-from jsparse.format import Format, as_format, parse_format
-from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
+from jsparse.array import SparseArray
+from jsparse.convert import to, traced
+from jsparse.format import Format
+from jsparse.ir.index import Term
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
-from jsparse.schedule import auto, split
 from jsparse.schedule.directives import Schedule, parse_schedule
-from jsparse.schedule.infer import Output, infer
-
-
-# --------------------------------------------------------------------- operands
-def operand(x: Any, n: int, what: str) -> Any:
-    """An operand as a `SparseArray` or something `jnp` understands."""
-    if isinstance(x, (SparseArray, jax.Array, np.ndarray)):
-        return x
-    if sp.issparse(x) or type(x).__name__ in ("BCOO", "BCSR"):
-        return construct.asarray(x)
-    if isinstance(x, (int, float, complex, bool, np.generic)) or hasattr(x, "__jax_array__"):
-        return jnp.asarray(x)
-    if isinstance(x, (list, tuple)):
-        raise EinsumError(f"{what}: operand {n} is a {type(x).__name__}; pass an array")
-    try:
-        return jnp.asarray(x)
-    except TypeError:
-        raise EinsumError(
-            f"{what}: operand {n} is a {type(x).__name__}, expected a SparseArray, a dense array "
-            f"or a SciPy matrix"
-        ) from None
-
-
-def _dtype(operands: list[Any]) -> Any:
-    """The result dtype, as JAX promotes."""
-    return jnp.result_type(*[x.data if isinstance(x, SparseArray) else x for x in operands])
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A sum of products over named operands: what `einsum`, `add` and friends have in common."""
-
-    text: str  # for messages
-    inputs: tuple[tuple[str, ...], ...]
-    output: tuple[str, ...]
-    terms: tuple[Term, ...]
+from jsparse.solve import Job, Problem, Wish, agree, operand, prepare, promote, solve
 
 
 # ----------------------------------------------------------------------- einsum
@@ -122,62 +81,6 @@ def _schedule(schedule: str | Schedule | None) -> Schedule | None:
     return parse_schedule(schedule) if isinstance(schedule, str) else schedule
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What a caller may say of the result and of how to get it; see `einsum`."""
-
-    out_format: Format | str | None = None
-    nse: int | None = None
-    like: SparseArray | None = None
-    schedule: Schedule | None = None
-
-
-@dataclass(frozen=True)
-class Job:
-    """A problem with its operands, promoted and ready to run, and what inference decided.
-
-    `trusted` says whose index arrays need no checks: those that were frozen, also where they
-    travel as leaves.
-    """
-
-    problem: Problem
-    extent: dict[str, int]
-    ops: tuple[Any, ...]
-    trusted: tuple[bool, ...]
-    dtype: Any
-    accesses: tuple[Access, ...]
-    output: Output
-
-    @property
-    def sparse(self) -> list[int]:
-        return [n for n, x in enumerate(self.ops) if isinstance(x, SparseArray)]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.extent[v] for v in self.problem.output)
-
-    def flat(self) -> list[Any]:
-        """Operands in the order of `lower.buffers`."""
-        return [
-            leaf
-            for x in self.ops
-            for leaf in ((x.data, *x.arrays) if isinstance(x, SparseArray) else (x,))
-        ]
-
-    def wrap(self, data: Any, like: SparseArray | None) -> Any:
-        """The result from its values: a dense array, or the values with the pattern they were
-        sampled at.
-        """
-        if like is not None:
-            return replace(like, data=data)
-        if self.output.shares is None:
-            return data
-        source, names = self.ops[self.output.shares], self.accesses[self.output.shares].vars
-        return replace(
-            source.transpose(tuple(names.index(v) for v in self.problem.output)), data=data
-        )
-
-
 def evaluate(
     problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, key: Any = None
 ) -> Any:
@@ -185,7 +88,7 @@ def evaluate(
     if traced(*jax.tree.leaves((ops, wish.like))):
         return solve(prepare(problem, extent, ops, wish), wish)
     return _eager(
-        prepare(problem, extent, [_on_device(x) for x in ops], wish, promote=False), wish, key
+        prepare(problem, extent, [_on_device(x) for x in ops], wish, cast=False), wish, key
     )
 
 
@@ -243,8 +146,8 @@ def _signature(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def _eager(job: Job, wish: Wish, key: Any = None) -> Any:
     if job.output.computed and wish.like is None:  # counts its entries, so it cannot be one program
-        return solve(_promote(job), wish)
-    agreed = _agree(job, wish, only_frozen=True)
+        return solve(promote(job), wish)
+    agreed = agree(job, wish, only_frozen=True)
     thawed = tuple(x.unfreeze() if isinstance(x, SparseArray) else x for x in agreed.ops)
     like = wish.like.unfreeze() if wish.like is not None else None
     trusted_like = wish.like is not None and wish.like.frozen
@@ -287,208 +190,3 @@ def _jitted(
         return out.data if isinstance(out, SparseArray) else out
 
     return jax.jit(run)
-
-
-def prepare(
-    problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, promote: bool = True
-) -> Job:
-    """Accesses for the operands, and the output's format; operands promoted to one dtype if asked
-    to.
-    """
-    problem, ops = _squeeze(problem, extent, ops)
-    dtype = jnp.dtype(_dtype(ops))
-    trusted = tuple(isinstance(x, SparseArray) and x.frozen for x in ops)
-    accesses = tuple(
-        access_of(x, operand_name(n), names, str(dtype))
-        if isinstance(x, SparseArray)
-        else Access(operand_name(n), names, parse_format("dense", len(names)), str(dtype))
-        for n, (x, names) in enumerate(zip(ops, problem.inputs, strict=True))
-    )
-    job = Job(
-        problem,
-        extent,
-        tuple(ops),
-        trusted,
-        dtype,
-        accesses,
-        _output(problem, extent, accesses, wish),
-    )
-    return _promote(job) if promote else job
-
-
-def _output(
-    problem: Problem, extent: dict[str, int], accesses: tuple[Access, ...], wish: Wish
-) -> Output:
-    shape = tuple(extent[v] for v in problem.output)
-    if wish.like is not None:
-        if wish.like.shape != shape:
-            raise FormatError(
-                f"{problem.text}: like= has shape {wish.like.shape}, the result {shape}"
-            )
-        return Output(wish.like.format)
-    inferred = infer(problem.output, accesses, problem.terms)
-    if wish.out_format is None:
-        return inferred
-    wanted = as_format(wish.out_format, len(shape))
-    if wanted.is_dense:
-        return Output(wanted)
-    if inferred.shares is not None:
-        return inferred  # converted afterwards
-    wide = any(a.format.index == "int64" for a in accesses if not a.format.is_dense)
-    return Output(wanted.tighten().with_index("int64" if wide else wanted.index))
-
-
-def _promote(job: Job) -> Job:
-    return replace(job, ops=tuple(_cast(x, job.dtype) for x in job.ops))
-
-
-def _cast(x: Any, dtype: Any) -> Any:
-    if isinstance(x, SparseArray):
-        return x if x.dtype == dtype else x.astype(dtype)
-    return jnp.asarray(x, dtype)
-
-
-def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[Problem, list[Any]]:
-    """Drop modes of extent 1 that broadcast behind an ellipsis: the operand then simply lacks the
-    variable.
-    """
-    inputs, out = [], []
-    for names, x in zip(problem.inputs, ops, strict=True):
-        drop = [
-            m for m, (v, size) in enumerate(zip(names, x.shape, strict=True)) if size != extent[v]
-        ]
-        if drop:
-            if isinstance(x, SparseArray):
-                raise EinsumError(
-                    f"{problem.text}: a sparse operand with extent 1 does not broadcast; reshape it"
-                )
-            x = jnp.squeeze(x, tuple(drop))
-            names = tuple(v for m, v in enumerate(names) if m not in drop)
-        inputs.append(names)
-        out.append(x)
-    return (
-        problem if tuple(inputs) == problem.inputs else replace(problem, inputs=tuple(inputs))
-    ), out
-
-
-def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
-    """The result of a job: split off a pair, or make operands agree; then pattern and values."""
-    if len(job.ops) > 2 and wish.schedule is None and len(job.problem.terms) == 1:
-        nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
-        sizes = tuple(job.extent.items())
-        pair = split.first_pair(
-            job.accesses, job.problem.output, job.output.shares is not None, sizes, nse
-        )
-        if pair is not None:
-            return solve(_pairwise(job, pair, wish), wish, trusted_like)
-    job = _agree(job, wish)
-    like = wish.like
-    out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
-    if like is not None:
-        trust = like.frozen if trusted_like is None else trusted_like
-        a = Assignment(replace(out, trusted=trust), job.accesses, job.problem.terms)
-        return job.wrap(contract(a, job.extent, [*job.flat(), *like.arrays], wish.schedule), like)
-    if job.output.computed:
-        return _assembled(job, out, wish)
-    a = Assignment(out, job.accesses, job.problem.terms, job.output.shares)
-    result = job.wrap(contract(a, job.extent, job.flat(), wish.schedule), None)
-    if wish.out_format is not None and isinstance(result, SparseArray):
-        return to(result, wish.out_format)
-    return result
-
-
-def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
-    """The job with two operands replaced by their contraction over what nobody else needs."""
-    rest = [n for n in range(len(job.ops)) if n not in pair]
-    needed = {v for n in rest for v in job.problem.inputs[n]} | set(job.problem.output)
-    inputs = tuple(job.problem.inputs[n] for n in pair)
-    kept = tuple(dict.fromkeys(v for names in inputs for v in names if v in needed))
-    both = Problem(job.problem.text, inputs, kept, (Term((0, 1)),))
-    first = replace(
-        prepare(both, job.extent, [job.ops[n] for n in pair], Wish()),
-        trusted=tuple(job.trusted[n] for n in pair),
-    )
-    x = solve(first, Wish())
-    names = (*(job.problem.inputs[n] for n in rest), kept)
-    problem = Problem(
-        job.problem.text, names, job.problem.output, (Term(tuple(range(len(names)))),)
-    )
-    out = prepare(problem, job.extent, [*(job.ops[n] for n in rest), x], wish)
-    trusted = (*(job.trusted[n] for n in rest), isinstance(x, SparseArray) and x.frozen)
-    accesses = tuple(replace(a, trusted=t) for a, t in zip(out.accesses, trusted, strict=True))
-    return replace(out, trusted=trusted, accesses=accesses)
-
-
-def _agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
-    """Convert sparse operands that must be co-iterated but are unordered, or stored against the
-    others.
-
-    An operand that is the only sparse one just drives, whatever its order.  With `only_frozen`
-    the others are left for
-    later: the conversion of a frozen operand is remembered, so it is done outside of `jit`.
-    """
-    own = wish.like is not None or job.output.computed
-    if (len(job.sparse) < 2 and not own) or wish.schedule is not None:
-        return job
-    ops, accesses = list(job.ops), list(job.accesses)
-
-    def convert_operand(n: int, target: Format) -> None:
-        if only_frozen and not ops[n].frozen:
-            return
-        ops[n] = to(ops[n], target)
-        accesses[n] = replace(accesses[n], format=ops[n].format)
-
-    for n in job.sparse:
-        if not accesses[n].format.canonical:
-            convert_operand(n, accesses[n].format.tighten())
-    out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
-    a = Assignment(out, tuple(accesses), job.problem.terms)
-    nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
-    for n, order in auto.storage(a, tuple(job.extent[v] for v in a.vars), nse).items():
-        convert_operand(n, _reordered(accesses[n].format, order))
-    return replace(job, ops=tuple(ops), accesses=tuple(accesses))
-
-
-def _reordered(f: Format, order: tuple[int, ...]) -> Format:
-    """The format with its levels storing the modes in another order."""
-    if f.ndim == 2 or f.levels[-1].branchless:
-        levels = f.levels
-    else:
-        levels = parse_format("csf", f.ndim).levels
-    return Format(levels, order, f.index)
-
-
-def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
-    """A sparse result whose pattern is computed; remembered with the operands' patterns if all
-    are frozen.
-    """
-    keep = job.sparse
-    patterns = [job.ops[n].pattern for n in keep]
-    terms = tuple(
-        Term(tuple(keep.index(m) for m in t.factors if m in keep), t.sign)
-        for t in job.problem.terms
-    )
-    names = tuple(replace(job.accesses[n], dtype=PATTERN) for n in keep)
-    pattern_of = Assignment(replace(out, dtype=PATTERN), names, terms)
-    extents = {v: job.extent[v] for v in pattern_of.vars}
-
-    def arrange() -> list[Any]:
-        flat = [leaf for n in keep for leaf in job.ops[n].arrays]
-        return assemble_pattern(pattern_of, extents, flat, wish.nse, job.problem.text)
-
-    a = Assignment(out, job.accesses, job.problem.terms)
-    if wish.nse is None and patterns and all(p is not None for p in patterns):
-        first = patterns[0]
-        assert first is not None
-        key = ("assemble", str(pattern_of), tuple(extents.items()), tuple(patterns[1:]))
-
-        def make() -> Pattern:
-            return Pattern(tuple(np.asarray(x) for x in arrange()), job.shape, out.format)
-
-        pattern = first.derived(key, make)
-        a = replace(a, output=replace(out, trusted=True))
-        data = contract(a, job.extent, [*job.flat(), *pattern.device()], wish.schedule)
-        return SparseArray(data, (), job.shape, out.format, pattern)
-    arrays = arrange()
-    data = contract(a, job.extent, [*job.flat(), *arrays], wish.schedule)
-    return SparseArray(data, tuple(arrays), job.shape, out.format)

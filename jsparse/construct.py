@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from jsparse.array import SparseArray, index_dtype, validate
 from jsparse.contract import contract
-from jsparse.convert import assemble_pattern, letters, to, traced
+from jsparse.convert import assemble_pattern, compact, letters, to, traced
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
@@ -234,25 +234,24 @@ def fromscipy(m: Any) -> SparseArray:
 
 
 def frombcoo(m: Any) -> SparseArray:
-    """A `jax.experimental.sparse.BCOO` without batch or dense modes.  Its padding entries are
-    dropped if concrete.
-    """
+    """A `jax.experimental.sparse.BCOO` without batch or dense modes; its padding is dropped."""
     if m.n_batch or m.n_dense:
         raise UnsupportedError(
             "asarray: a BCOO with batch or dense modes; use vmap, or todense() first"
         )
     data, indices = m.data, m.indices
-    if not traced(indices):
-        inside = np.all(np.asarray(indices) < np.asarray(m.shape), axis=1)
-        if not inside.all():
-            keep = np.flatnonzero(inside)
-            data, indices = data[keep], np.asarray(indices)[keep]
-    promise = (
-        {"sorted": m.indices_sorted or None, "unique": m.unique_indices or None}
-        if traced(indices)
-        else {}
-    )
-    return coo(data, indices.T, m.shape, **promise)
+    inside = (indices < np.asarray(m.shape)).all(axis=1)
+    if traced(indices):
+        data, coords, count = compact(data, list(indices.T), inside)
+        index = "int64" if indices.dtype == np.int64 else "int32"
+        pos = jnp.stack([jnp.zeros((), index), count.astype(index)])
+        promise = {"ordered": m.indices_sorted, "unique": m.indices_sorted and m.unique_indices}
+        coo_format = parse_format("coo", len(m.shape)).with_index(index).loosen(**promise)
+        return SparseArray(data, (pos, *(c.astype(index) for c in coords)), m.shape, coo_format)
+    if not inside.all():
+        keep = np.flatnonzero(np.asarray(inside))
+        data, indices = data[keep], np.asarray(indices)[keep]
+    return coo(data, indices.T, m.shape)
 
 
 def frombcsr(m: Any) -> SparseArray:

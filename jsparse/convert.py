@@ -143,10 +143,7 @@ def _promises(have: Format, want: Format) -> bool:
         return True
     if have.order != want.order or have.index != want.index:
         return False
-    return all(
-        type(h) is type(w) and (h.ordered or not w.ordered) and (h.unique or not w.unique)
-        for h, w in zip(have.levels, want.levels, strict=True)
-    )
+    return all(h.keeps(w) for h, w in zip(have.levels, want.levels, strict=True))
 
 
 def _sorted(a: SparseArray, target: Format, nse: int | None) -> SparseArray:
@@ -195,6 +192,8 @@ def _permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
         out = Access("Y", ("q",), parse_format("dense", 1), str(data.dtype))
         m = Assignment(out, (names, values), (Term((0, 1)),))
         return contract(m, {"q": nse, "p": data.shape[0]}, [start, perm, data])
+    if data.shape[0] == 0:
+        return jnp.zeros(nse, data.dtype)
     if perm.shape[0] >= nse:
         perm = perm[:nse]
     else:
@@ -285,3 +284,20 @@ def tobcoo(a: SparseArray) -> Any:
     )
     data = jnp.where(used, c.data, jnp.zeros((), c.dtype))
     return jsparse_experimental.BCOO((data, indices), shape=a.shape)
+
+
+def compact(data: Any, coords: list[Any], keep: Any) -> tuple[Any, list[Any], Any]:
+    """Entries with `keep` first, in order; how many there are.  Eagerly the others are dropped."""
+    if not traced(data, keep, *coords):
+        chosen = np.flatnonzero(np.asarray(keep))
+        return data[chosen], [c[chosen] for c in coords], chosen.size
+    if not traced(keep, *coords):  # a concrete pattern under a trace: only values are traced
+        chosen = np.flatnonzero(np.asarray(keep))
+        return data[chosen], [c[chosen] for c in coords], chosen.size
+    target = jnp.where(keep, jnp.cumsum(keep) - 1, keep.shape[0])
+    source = (
+        jnp.zeros(keep.shape[0], jnp.int32)
+        .at[target]
+        .set(jnp.arange(keep.shape[0], dtype=jnp.int32), mode="drop")
+    )
+    return data[source], [c[source] for c in coords], jnp.sum(keep)

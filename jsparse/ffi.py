@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The one place that touches ``jax.ffi``: targets of the extension, and their lowering.
 
 A program holds a custom call ``jsparse_cpu(operands) {key, recipe, extents}``. When XLA

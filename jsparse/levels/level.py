@@ -55,6 +55,16 @@ class Level(ABC):
         flags = ("" if self.ordered else "o") + ("" if self.unique else "u")
         return f"{self.kind}(-{flags})" if flags else self.kind
 
+    def keeps(self, other: Level) -> bool:
+        """Whether storage of this level is also storage of `other`: the same kind, with as many
+        promises.
+        """
+        return (
+            self.kind == other.kind
+            and (self.ordered or not other.ordered)
+            and (self.unique or not other.unique)
+        )
+
     @abstractmethod
     def array_size(self, role: str, parents: int, nse: int) -> int:
         """Length of the array `role` for `parents` positions above and capacity `nse` here."""

@@ -278,8 +278,11 @@ class Merge(Walk):
         present: Expr = TRUE
         for n, t in self.binding.tensors.items():
             if t.values is not None:  # a dense operand: its zeros are absent
-                value = Load(t.values, cursors[n].lo)
-                present = Bin("!=", value, Const(0, t.access.dtype))
+                value: Expr = Load(t.values, cursors[n].lo)
+                dtype = t.access.dtype
+                if dtype in ("float16", "bfloat16"):
+                    value, dtype = Cast("float32", value), "float32"
+                present = Bin("!=", value, Const(0, dtype))
         if self.first_reduction == len(self.order):
             action: Stmt = self.packer.append(groups(self.assignment)[-1], env, committed=False)
         elif self.trailing:

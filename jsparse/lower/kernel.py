@@ -22,7 +22,7 @@ from jsparse.ir.loop import (
     block,
 )
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
-from jsparse.lower.loops import WIDE, Einsum
+from jsparse.lower.loops import WIDE, Einsum, adds
 from jsparse.lower.walk import Cursor
 from jsparse.schedule.directives import Nest
 
@@ -70,12 +70,8 @@ def _scatter_dtype(nest: Nest) -> str:
     """The dtype in which sums are added in memory: wider than a 16-bit, or a scalar float32,
     output.
     """
-    a = nest.assignment
-    dtype = a.output.dtype
-    out = a.output.vars
-    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
-    adds = nest.first_reduction < complete and nest.workspace is None
-    if not adds:
+    dtype = nest.assignment.output.dtype
+    if not adds(nest) or nest.workspace is not None:
         return dtype
     if dtype == "float32" and nest.vector is None:
         return "float64"

@@ -17,15 +17,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jsparse.ir.index import Assignment, semiring
+from jsparse.ir.index import Access, Assignment, semiring
 from jsparse.ir.loop import (
-    INT,
-    ONE,
     ZERO,
     Assign,
     Bin,
     Buffer,
-    Call,
     Cast,
     Const,
     Decl,
@@ -34,13 +31,11 @@ from jsparse.ir.loop import (
     HSum,
     Load,
     Neg,
-    Parallel,
     Scratch,
     Select,
     Splat,
     Stmt,
     Store,
-    Threads,
     Var,
     add,
     block,
@@ -48,12 +43,11 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
-from jsparse.lower.buffers import OUTPUT, Binding, Tensor, checks
-from jsparse.lower.walk import Cursors, Env, Walk, block_scope
+from jsparse.lower.buffers import OUTPUT, Binding
+from jsparse.lower.chunks import Cut, starts_with
+from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
 
-GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds
-CHUNKS_PER_THREAD = 8
 WIDE = {"float16": "float32", "bfloat16": "float32"}
 
 
@@ -105,7 +99,7 @@ class Einsum(Walk):
     @property
     def adds(self) -> bool:
         """Whether the output is visited more than once, and so added to."""
-        return self.nest.first_reduction < self.complete
+        return adds(self.nest)
 
     def sum_dtype(self) -> str:
         scalar = self.nest.vector is None
@@ -208,12 +202,28 @@ class Einsum(Walk):
             Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)
         ]
 
-    def counted(
-        self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
+    def interval(
+        self,
+        d: int,
+        lo: Expr,
+        hi: Expr,
+        loop: Callable[[Expr, Expr], Stmt],
+        driver: Cursor | None,
+        cursors: Cursors,
     ) -> Stmt:
-        if d == 0 and self.nest.parallel:
-            return self.parallel(lo, hi, lambda a, b: block(*head, For(v, a, b, body)), cursors)
-        return super().counted(d, v, lo, hi, body, cursors, head)
+        name = self.nest.parallel
+        if d or name is None:
+            return loop(lo, hi)
+        tensors = list(self.binding.tensors.values())
+        head: list[Stmt] = []
+        if self.nest.workspace:
+            row = Buffer(f"w_{self.nest.workspace}", self.base)
+            head.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
+            self.row_in_chunk = True
+        if driver is None:
+            self.checked |= {t.number for t in tensors if starts_with(t, name)}
+        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors)
+        return cut.parallel(lo, hi, lambda a, b: block(*head, loop(a, b)))
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         count = (
@@ -372,92 +382,26 @@ class Einsum(Walk):
             For(p, lo, hi, block(Decl(v, c.coordinate(p)), Store(self.result, p, value))),
         )
 
-    # -------------------------------------------------------------- parallel
-    def range(
-        self,
-        d: int,
-        p: Var,
-        end: Var,
-        lo: Expr,
-        hi: Expr,
-        loop: Stmt,
-        cursors: Cursors,
-        head: list[Stmt],
-    ) -> Stmt:
-        def chunk(a: Expr, b: Expr) -> Stmt:
-            return block(*head, Decl(p, a, mutable=True), Decl(end, b), loop)
 
-        if d == 0 and self.nest.parallel:
-            return self.parallel(lo, hi, chunk, cursors)
-        return chunk(lo, hi)
+def adds(nest: Nest) -> bool:
+    """Whether a nest visits an element of its output more than once: a reduction is outside of it,
+    or an operand may hold one of its coordinates in several places.
+    """
+    a = nest.assignment
+    out = a.output.vars
+    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
+    return nest.first_reduction < complete or (
+        not a.sampled and any(_repeats(x, out) for x in a.operands)
+    )
 
-    def parallel(
-        self, lo: Expr, hi: Expr, chunk: Callable[[Expr, Expr], Stmt], cursors: Cursors
-    ) -> Stmt:
-        """Chunks of [lo, hi) with about equal numbers of nonzeros; each checks the index arrays
-        that it reads.
-        """
-        name = self.nest.parallel
-        assert name is not None
-        c = Var("chunk")
-        begin, end = Var("begin"), Var("end")
-        driver = next(
-            (x for x in cursors.values() if x.next_var == name and not x.next_level.full), None
-        )
-        root = driver or next(
-            (
-                x
-                for x in cursors.values()
-                if x.next_var == name and len(x.storage) > 1 and "pos" in x.storage[1].arrays
-            ),
-            None,
-        )
-        stmts: list[Stmt] = []
-        work: Expr = sub(hi, lo)
-        inner = [u for u in self.order[1:] if root is None or u not in root.access.vars]
-        weights = (
-            root.storage[1]["pos"]
-            if root and len(root.storage) > 1 and "pos" in root.storage[1].arrays
-            else None
-        )
-        if weights is not None:
-            work = add(work, sub(Cast(INT, Load(weights, hi)), Cast(INT, Load(weights, lo))))
-        sparse = {u for t in self.binding.tensors.values() for u in t.access.sparse_vars}
-        for u in inner:  # a fiber of another operand has about eight entries
-            work = mul(work, Const(8) if u in sparse else self.extents[u])
-        most = mul(Threads(), Const(CHUNKS_PER_THREAD))
-        chunks = Bin(
-            "max", ONE, Bin("min", Bin("min", Bin("/", work, Const(GRAIN)), most), sub(hi, lo))
-        )
 
-        def cut(k: Expr) -> Expr:
-            if weights is not None:
-                at: Expr = Call("balance", (weights, lo, hi, k, Var("chunks")))
-            else:
-                at = Call("even", (lo, hi, k, Var("chunks")))
-            if driver is not None and driver.grouped:
-                at = Call("group_start", (driver.storage[0]["crd"], at, lo, hi))
-            return at
-
-        body: list[Stmt] = [Decl(begin, cut(c)), Decl(end, cut(add(c, ONE)))]
-        for t in self.binding.tensors.values():
-            if driver is None and self.splits(t, name):
-                body += checks(t, begin, end, 1)
-                self.checked.add(t.number)
-        if self.nest.workspace:
-            row = Buffer(f"w_{self.nest.workspace}", self.base)
-            body.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
-            self.row_in_chunk = True
-        body.append(chunk(begin, end))
-        stmts += [Decl(Var("chunks"), chunks), Parallel(c, Var("chunks"), block(*body))]
-        return block(*stmts)
-
-    def splits(self, t: Tensor, name: str) -> bool:
-        """Whether the parallel loop splits this tensor at a full first level, so that chunks
-        check their own rows.
-        """
-        a = t.access
-        return bool(a.format.sparse_levels) and a.level_vars[0] == name and a.format.levels[0].full
+def _repeats(access: Access, out: tuple[str, ...]) -> bool:
+    levels = access.format.levels
+    for n, v in enumerate(access.level_vars):
+        grouped = n + 1 < len(levels) and levels[n + 1].branchless
+        if v in out and not levels[n].unique and not (grouped and levels[n].ordered):
+            return True
+    return False
 
 
 def _tree(parts: list[Var] | list[Expr], op: str) -> Expr:

@@ -194,15 +194,28 @@ class Walk:
         v = Var(self.order[d])
         head, go_on = self.follow(its, cursors, v)
         body = go_on(lambda cs: self.visit(d + 1, cs, {**env, v.name: v}))
-        return self.counted(d, v, ZERO, self.extents[v.name], body, cursors, head)
+        return self.interval(
+            d,
+            ZERO,
+            self.extents[v.name],
+            lambda a, b: block(*head, For(v, a, b, body)),
+            None,
+            cursors,
+        )
 
-    def counted(
-        self, d: int, v: Var, lo: Expr, hi: Expr, body: Stmt, cursors: Cursors, head: list[Stmt]
+    def interval(
+        self,
+        d: int,
+        lo: Expr,
+        hi: Expr,
+        loop: Callable[[Expr, Expr], Stmt],
+        driver: Cursor | None,
+        cursors: Cursors,
     ) -> Stmt:
-        """A `For` after the statements `head`; where a subclass splits a loop among threads it
-        does so here.
+        """`loop` over [lo, hi): values of the variable, or positions of `driver`.  A subclass may
+        run it in parts.
         """
-        return block(*head, For(v, lo, hi, body))
+        return loop(lo, hi)
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         c = its[n]
@@ -213,11 +226,21 @@ class Walk:
         inner = {**env, v.name: v}
         if not c.grouped:
             body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p)}, inner))
-            return self.counted(d, p, lo, hi, block(Decl(v, c.coordinate(p)), body), cursors, head)
+            step = block(Decl(v, c.coordinate(p)), body)
+            return self.interval(
+                d, lo, hi, lambda a, b: block(*head, For(p, a, b, step)), c, cursors
+            )
         group = Var(c.position + "_group")
         body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p, group)}, inner))
         loop = self.groups(p, group, end, v, c, body)
-        return self.range(d, p, end, lo, hi, loop, cursors, head)
+        return self.interval(
+            d,
+            lo,
+            hi,
+            lambda a, b: block(*head, Decl(p, a, mutable=True), Decl(end, b), loop),
+            c,
+            cursors,
+        )
 
     def groups(self, p: Var, group: Var, end: Var, v: Var, c: Cursor, body: Stmt) -> Stmt:
         """while p < end: the group [p, group) of equal coordinates v, then on to the next."""
@@ -233,22 +256,6 @@ class Walk:
                 Assign(p, group),
             ),
         )
-
-    def range(
-        self,
-        d: int,
-        p: Var,
-        end: Var,
-        lo: Expr,
-        hi: Expr,
-        loop: Stmt,
-        cursors: Cursors,
-        head: list[Stmt],
-    ) -> Stmt:
-        """Declares the interval [p, end) that `loop` consumes; the other place where threads come
-        in.
-        """
-        return block(*head, Decl(p, lo, mutable=True), Decl(end, hi), loop)
 
     def follow(
         self, its: Cursors, cursors: Cursors, v: Var

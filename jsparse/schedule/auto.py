@@ -69,9 +69,9 @@ def precedence(accesses: list[Access]) -> set[tuple[str, str]]:
 def orders(a: Assignment, accesses: list[Access]) -> Iterator[tuple[str, ...]]:
     """Loop orders worth scoring, in a fixed sequence.
 
-    Variables of sparse operands in every order that agrees with their storage (in any order, if the
-    operands disagree: levels can be searched).  Variables that only dense operands have come last, or
-    one of them at any place: it is the one that could be the vector loop.
+    Variables of sparse operands in every order that agrees with their storage (in any order, if
+    the operands disagree: levels can be searched).  Variables that only dense operands have come
+    last, or one of them at any place: it is the one that could be the vector loop.
     """
     walked = {v for x in accesses if not x.format.is_dense for v in x.vars}
     first = tuple(v for v in a.vars if v in walked)
