@@ -56,6 +56,8 @@ def explain(
     """What `js.explain` says for operands in these formats: one text each, or one with commas."""
     if len(formats) == 1 and subscripts.partition("->")[0].count(","):
         formats = formats[0].split(",")
+    if any("int64" in f for f in formats):
+        _dtype("int64")
     operands = latency.operands_for(subscripts, formats, sizes, str(_dtype(dtype)), density)
     return str(js.explain(subscripts, *operands, **wish))
 

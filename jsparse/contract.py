@@ -49,12 +49,15 @@ def contract(
     candidates: tuple[auto.Candidate, ...] = ()
     if schedule is None:
         sizes = tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in numbers)
-        plan = auto.plan(a, sizes, sizes_of(a, unbatched(batch, flat)))
-        planned, schedule, candidates = plan.assignment, plan.schedule, plan.candidates
+        plan = auto.plan(a.plain(), sizes, sizes_of(a, unbatched(batch, flat)))
+        planned = _knowing(plan.assignment, a)
+        schedule, candidates = plan.schedule, plan.candidates
     else:
         planned = a
     final = schedule
-    observe("values", planned, lambda: pipeline.Spec(planned, final, batch=batch), candidates)
+    observe(
+        "values", planned, lambda: pipeline.Spec(planned.plain(), final, batch=batch), candidates
+    )
     operands = list(flat)
     for access, slot in zip(planned.operands, value_slots(planned), strict=True):
         order = access.format.order
@@ -68,6 +71,13 @@ def contract(
     if not planned.sampled and order != tuple(range(len(order))):
         y = transposed(y, tuple(order.index(m) for m in range(len(order))), len(batch))
     return y
+
+
+def _knowing(planned: Assignment, a: Assignment) -> Assignment:
+    """The planned assignment with the patterns that `a` knows."""
+    pairs = zip(planned.operands, a.operands, strict=True)
+    operands = tuple(replace(x, known=y.known) for x, y in pairs)
+    return replace(planned, output=replace(planned.output, known=a.output.known), operands=operands)
 
 
 def transposed(x: Any, axes: tuple[int, ...], lead: int) -> Any:

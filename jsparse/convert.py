@@ -42,7 +42,7 @@ def traced(*arrays: Any) -> bool:
 
 def access_of(a: SparseArray, name: str, names: tuple[str, ...], dtype: str) -> Access:
     """The access of a sparse operand."""
-    return Access(name, names, a.format, dtype, trusted=a.frozen)
+    return Access(name, names, a.format, dtype, a.frozen, a.pattern)
 
 
 # ----------------------------------------------------------------- conversions
@@ -150,33 +150,50 @@ def _sorted(a: SparseArray, target: Format, nse: int | None) -> SparseArray:
     """Conversion by sorting; for a frozen array done once and remembered with its pattern."""
     tail = int(np.prod(a.data.shape[1:]))
     flat_data = a.data.reshape(-1) if tail != 1 or a.data.ndim > 1 else a.data
-
-    def arrange() -> list[Any]:
-        assignment = _conversion(a.format, target, a.shape, a.frozen)
-        extents = dict(zip(letters(a.ndim), a.shape, strict=True))
-        room = nse
-        if room is None and traced(*a.arrays):
-            room = a.nse * tail
-        return assemble_pattern(assignment, extents, list(a.arrays), room, "to", "sort")
-
-    merge = target.levels[target.sparse_levels[-1]].unique and not a.format.canonical
-    count = len(target.array_names())
+    merge = _merges(a.format, target)
     if a.pattern is not None:
-
-        def make() -> tuple[Pattern, Any, Any]:
-            out = arrange()
-            pattern = Pattern(tuple(np.asarray(x) for x in out[:count]), a.shape, target)
-            return pattern, out[count], out[count + 1]
-
-        pattern, perm, start = a.pattern.derived(("to", target, nse), make)
-        data = _permuted(flat_data, perm, start, merge)
-        return SparseArray(data, (), a.shape, target, pattern)
-    out = arrange()
-    data = _permuted(flat_data, out[count], out[count + 1], merge)
-    return SparseArray(data, tuple(out[:count]), a.shape, target)
+        pattern, perm, start = rearranged(a.pattern, target, nse)
+        return SparseArray(permuted(flat_data, perm, start, merge), (), a.shape, target, pattern)
+    room = a.nse * tail if nse is None and traced(*a.arrays) else nse
+    *arrays, perm, start = _arrange(a.format, target, a.shape, list(a.arrays), False, room)
+    return SparseArray(permuted(flat_data, perm, start, merge), tuple(arrays), a.shape, target)
 
 
-def _permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
+def _merges(source: Format, target: Format) -> bool:
+    """Whether entries of `source` may become one in `target`."""
+    return target.levels[target.sparse_levels[-1]].unique and not source.canonical
+
+
+def _arrange(
+    source: Format,
+    target: Format,
+    shape: tuple[int, ...],
+    arrays: list[Any],
+    trusted: bool,
+    room: int | None,
+) -> list[Any]:
+    """The index arrays in another format, the permutation, and where each entry starts in it."""
+    extents = dict(zip(letters(len(shape)), shape, strict=True))
+    a = _conversion(source, target, shape, trusted)
+    return assemble_pattern(a, extents, arrays, room, "to", "sort")
+
+
+def rearranged(
+    pattern: Pattern, target: Format, nse: int | None = None
+) -> tuple[Pattern, Any, Any]:
+    """A frozen pattern in another format, with permutation and segment starts; made once."""
+
+    def make() -> tuple[Pattern, Any, Any]:
+        *arrays, perm, start = _arrange(
+            pattern.format, target, pattern.shape, list(pattern.device()), True, nse
+        )
+        new = Pattern(tuple(np.asarray(x) for x in arrays), pattern.shape, target)
+        return new, perm, start
+
+    return pattern.derived(("to", target, nse), make)
+
+
+def permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
     """Values in the new order; entries that became one are summed: y[q] = sum of
     data[perm[start[q]:start[q+1]]].
     """

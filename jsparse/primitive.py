@@ -241,7 +241,8 @@ def _einsum_cpu(
             "batch": batch,
         }
         return _einsum_default(ctx, *operands, **params)
-    return _lower_spec(ctx, operands, pipeline.Spec(assignment, schedule, batch=batch), extents)
+    spec = pipeline.Spec(assignment.plain(), schedule, batch=batch)
+    return _lower_spec(ctx, operands, spec, extents)
 
 
 def _einsum_abstract(

@@ -18,11 +18,23 @@ from typing import Any
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
+from jsparse.array import Pattern
 from jsparse.contract import bind_planned
+from jsparse.convert import rearranged
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
 from jsparse.levels import Dense
-from jsparse.primitive import Arrays, Batch, assemble_p, depth, einsum_p, value_slots
+from jsparse.primitive import (
+    Arrays,
+    Batch,
+    assemble_p,
+    depth,
+    einsum_p,
+    sizes_of,
+    unbatched,
+    value_slots,
+)
+from jsparse.schedule import auto
 
 
 def zero_like(y: Any) -> Any:
@@ -98,12 +110,15 @@ def _cotangent(
     target = a.operands[n]
     if a.shares is not None:
         source, slots = a.operands[a.shares], _slots(a, a.shares)[1:]
-        seed_format = source.format.transpose(tuple(source.vars.index(v) for v in a.output.vars))
-        trusted = source.trusted
+        axes = tuple(source.vars.index(v) for v in a.output.vars)
+        seed_format, trusted, known = source.format.transpose(axes), source.trusted, source.known
+        if axes != tuple(range(len(axes))):
+            known = None  # it is the pattern of the array that this one is a transpose of
     else:
-        seed_format, slots, trusted = a.output.format, _own_slots(a, len(flat)), a.output.trusted
+        seed_format, slots = a.output.format, _own_slots(a, len(flat))
+        trusted, known = a.output.trusted, a.output.known
     others = [m for m in term.factors if m != n]
-    seed = Access("ct", a.output.vars, seed_format, a.output.dtype, trusted)
+    seed = Access("ct", a.output.vars, seed_format, a.output.dtype, trusted, known)
     accesses = [seed, *(a.operands[m] for m in others)]
     slots = slots + [k for m in others for k in _slots(a, m)]
     same = a.shares == n and set(target.vars) == set(a.output.vars)
@@ -114,10 +129,47 @@ def _cotangent(
     output = replace(target, name="Y", dtype=a.output.dtype)
     b = Assignment(output, renamed, (Term(tuple(range(len(renamed))), term.sign),), shares)
     masks = tuple((True, *mask) for mask in _select(batch, slots))
-    y = bind_planned(b, extent, [ct, *(flat[k] for k in slots)], masks)
+    b, arrays = restored(b, extent, [ct, *(flat[k] for k in slots)], masks)
+    y = bind_planned(b, extent, arrays, masks)
     own = value_slots(a)[n]
     summed = tuple(axis for axis, mask in enumerate(batch) if not mask[own])  # type: ignore[index]
     return y.sum(summed).astype(y.dtype) if summed else y
+
+
+def restored(
+    a: Assignment, extent: dict[str, int], flat: list[Any], batch: Batch
+) -> tuple[Assignment, list[Any]]:
+    """The assignment reading operands with a known pattern in the storage order that is best for
+    it.  Duplicates stay as they are.
+    """
+    known = tuple(
+        n
+        for n, x in enumerate(a.operands)
+        if isinstance(x.known, Pattern) and x.format.canonical and x.dtype != PATTERN
+    )
+    sizes = tuple(extent[v] for v in a.vars)
+    if not known or not all(isinstance(s, int) for s in sizes):
+        return a, flat
+    nse = sizes_of(a, unbatched(batch, flat))
+    for n, target in auto.rearrangements(a.plain(), sizes, nse, known).items():
+        x = a.operands[n]
+        tail = x.format.dense_tail
+        base = x.known
+        assert isinstance(base, Pattern)
+        short = Format(
+            target.levels[: target.ndim - tail], target.order[: target.ndim - tail], target.index
+        )
+        pattern, perm, _ = rearranged(base, short)
+        slots = _slots(a, n)
+        if len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
+            continue
+        lead = depth(batch, slots[0])
+        values = jnp.take(flat[slots[0]], perm, axis=lead, mode="fill", fill_value=0)
+        flat = [*flat[: slots[0]], values, *pattern.device(), *flat[slots[-1] + 1 :]]
+        operands = list(a.operands)
+        operands[n] = replace(x, format=target, known=pattern if not tail else None)
+        a = replace(a, operands=tuple(operands))
+    return a, flat
 
 
 ad.primitive_jvps[einsum_p] = _einsum_jvp

@@ -215,7 +215,8 @@ def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
     out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
     if like is not None:
         trust = like.frozen if trusted_like is None else trusted_like
-        a = Assignment(replace(out, trusted=trust), job.accesses, job.problem.terms)
+        out = replace(out, trusted=trust, known=like.pattern)
+        a = Assignment(out, job.accesses, job.problem.terms)
         return job.wrap(contract(a, job.extent, [*job.flat(), *like.arrays], wish.schedule), like)
     if job.output.computed:
         return _assembled(job, out, wish)
@@ -257,15 +258,17 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     later: the conversion of a frozen operand is remembered, so it is done outside of `jit`.
     """
     own = wish.like is not None or job.output.computed
-    if (len(job.sparse) < 2 and not own) or wish.schedule is not None:
+    if wish.schedule is not None:
         return job
+    if len(job.sparse) < 2 and not own:
+        return _gathering(job)
     ops, accesses = list(job.ops), list(job.accesses)
 
     def convert_operand(n: int, target: Format) -> None:
         if only_frozen and not ops[n].frozen:
             return
         ops[n] = to(ops[n], target)
-        accesses[n] = replace(accesses[n], format=ops[n].format)
+        accesses[n] = replace(accesses[n], format=ops[n].format, known=ops[n].pattern)
 
     for n in job.sparse:
         if not accesses[n].format.canonical:
@@ -275,6 +278,25 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
     for n, order in auto.storage(a, tuple(job.extent[v] for v in a.vars), nse).items():
         convert_operand(n, _reordered(accesses[n].format, order))
+    return replace(job, ops=tuple(ops), accesses=tuple(accesses))
+
+
+def _gathering(job: Job) -> Job:
+    """A frozen operand that would scatter, stored so that it gathers, if that is cheaper."""
+    known = tuple(n for n in job.sparse if job.ops[n].frozen and job.ops[n].format.canonical)
+    if not known or not job.output.format.is_dense:
+        return job
+    a = Assignment(
+        Access("Y", job.problem.output, job.output.format, str(job.dtype)),
+        job.accesses,
+        job.problem.terms,
+    )
+    sizes = tuple(job.extent[v] for v in a.vars)
+    nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
+    ops, accesses = list(job.ops), list(job.accesses)
+    for n, target in auto.rearrangements(a.plain(), sizes, nse, known).items():
+        ops[n] = to(ops[n], target)
+        accesses[n] = replace(accesses[n], format=ops[n].format, known=ops[n].pattern)
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))
 
 
@@ -315,7 +337,7 @@ def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
             return Pattern(tuple(np.asarray(x) for x in arrange()), job.shape, out.format)
 
         pattern = first.derived(key, make)
-        a = replace(a, output=replace(out, trusted=True))
+        a = replace(a, output=replace(out, trusted=True, known=pattern))
         data = contract(a, job.extent, [*job.flat(), *pattern.device()], wish.schedule)
         return SparseArray(data, (), job.shape, out.format, pattern)
     arrays = arrange()

@@ -57,6 +57,8 @@ class Access:
     format: Format
     dtype: str
     trusted: bool = False
+    known: object = None
+    """The frozen pattern behind a trusted access, for decisions at trace time; not in the text."""
     level_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The variable of each level, outermost first."""
     sparse_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -107,6 +109,13 @@ class Assignment:
         used = sorted(f for t in self.terms for f in t.factors)
         if used != list(range(len(self.operands))):
             raise InternalError(f"each operand must occur in exactly one term: {self.terms}")
+
+    def plain(self) -> Assignment:
+        """The assignment without the patterns it knows: what determines a kernel."""
+        if self.output.known is None and all(x.known is None for x in self.operands):
+            return self
+        operands = tuple(replace(x, known=None) for x in self.operands)
+        return replace(self, output=replace(self.output, known=None), operands=operands)
 
     @property
     def sampled(self) -> bool:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
+from jsparse.levels import Compressed, Level
 from jsparse.schedule import cost, directives
 from jsparse.schedule.directives import (
     Directive,
@@ -394,3 +395,42 @@ def quick_cost(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> f
         cost.order_cost(a, order, extents, stats, None, None, None)
         for order in orders(a, list(a.operands))
     )
+
+
+PERMUTE = 2.5  # nanoseconds to gather one value in another order
+
+
+def rearrangements(
+    a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], known: tuple[int, ...]
+) -> dict[int, Format]:
+    """Formats in which operands with a known pattern should be read instead of their own.
+
+    The rearranged pattern is made once, so only gathering the values counts: for a product that
+    scatters, the transposed pattern that gathers.
+    """
+    out: dict[int, Format] = {}
+    best = plan(a, sizes, nse).candidates[0].cost
+    for n in known:
+        x = a.operands[n]
+        head = x.format.order[: x.format.ndim - x.format.dense_tail]
+        for m in head[1:]:
+            order = (m, *(k for k in x.format.order if k != m))
+            changed = replace(x.format.tighten(), order=order)
+            if not x.format.levels[-1].branchless and len(head) > 2:
+                changed = replace(changed, levels=_compressed_levels(changed))
+            operands = tuple(
+                replace(y, format=changed) if k == n else y for k, y in enumerate(a.operands)
+            )
+            total = (
+                plan(replace(a, operands=operands), sizes, nse).candidates[0].cost
+                + PERMUTE * nse[n]
+            )
+            if total < best:
+                best, out = total, {n: changed}
+    return out
+
+
+def _compressed_levels(f: Format) -> tuple[Level, ...]:
+    """Levels for a rearranged tensor of more than two modes: compressed, but for a dense tail."""
+    tail = f.dense_tail
+    return (*(Compressed() for _ in range(f.ndim - tail)), *f.levels[f.ndim - tail :])
