@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jsparse import convert
 from jsparse.api import einsum, evaluate
@@ -168,6 +170,11 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
         terms = tuple(Term((n,), s) for n, s in enumerate(signs))
         problem = Problem(name, (names,) * len(ops), names, terms)
         return evaluate(problem, _extents((names, ops[0])), ops, Wish(nse=nse))
+    try:
+        np.broadcast_shapes(*(x.shape for x in ops))
+    except ValueError:
+        text = " and ".join(str(x.shape) for x in ops)
+        raise EinsumError(f"{name}: shapes {text} do not broadcast") from None
     total = None
     for x, sign in zip(ops, signs, strict=True):
         x = todense(x) if isinstance(x, SparseArray) else jnp.asarray(x)
@@ -176,6 +183,13 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
         else:
             total = total + x if sign > 0 else total - x
     return total
+
+
+def _dtype_of(f: Any, *arrays: Any) -> Any:
+    """The dtype that a function of `jnp` gives."""
+    return jax.eval_shape(
+        f, *[x if x.ndim == 0 else jnp.zeros((1,), x.dtype) for x in arrays]
+    ).dtype
 
 
 def divide(a: Any, b: Any) -> Any:
@@ -189,7 +203,7 @@ def divide(a: Any, b: Any) -> Any:
         )
     if b.ndim == 0:
         return replace(a, data=a.data / b)
-    dtype = jnp.result_type(a.data, b, float)
+    dtype = _dtype_of(jnp.divide, a.data, b)
     return multiply(a.astype(dtype), 1 / jnp.asarray(b, dtype))
 
 
@@ -205,10 +219,11 @@ def conj(a: Any) -> Any:
 
 # ------------------------------------------------------------------ reductions
 def sum(a: Any, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Any:
-    """The sum over modes, all by default.  Booleans are counted, as in NumPy."""
+    """The sum over modes, all by default, in the dtype of `jnp.sum`: booleans are counted, small
+    integers summed in wider ones.
+    """
     a = require_sparse(a, "sum")
-    if dtype is not None or a.dtype == jnp.bool_:
-        a = a.astype(dtype or jnp.result_type(int))
+    a = a.astype(dtype or _dtype_of(jnp.sum, a.data))
     axes = mode_numbers(axis, a.ndim)
     names = letters(a.ndim)
     kept = "".join(v for m, v in enumerate(names) if m not in axes)
@@ -223,9 +238,8 @@ def mean(a: Any, axis: Any = None, *, keepdims: bool = False) -> Any:
     a = require_sparse(a, "mean")
     axes = mode_numbers(axis, a.ndim)
     count = math.prod(a.shape[m] for m in axes)
-    if not jnp.issubdtype(a.dtype, jnp.inexact):
-        a = a.astype(jnp.result_type(float))
-    return sum(a, axis, keepdims=keepdims) / count
+    dtype = _dtype_of(jnp.mean, a.data)
+    return sum(a, axis, keepdims=keepdims, dtype=dtype) / jnp.asarray(count, dtype)
 
 
 # -------------------------------------------------------------------- operators

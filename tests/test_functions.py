@@ -317,6 +317,12 @@ def test_sum_dtypes() -> None:
     assert int(b.sum()) == z.sum()
     assert_same(b.sum(0), jnp.asarray(z).sum(0))
     assert_same(i.mean(0), jnp.asarray(x).mean(0))
+    for dtype in (np.int8, np.uint16, np.int32, np.float32, np.float16):
+        a, y = operand(seed(dtype), (5, 7), "csr", dtype=dtype)
+        assert a.sum(0).dtype == jnp.asarray(y).sum(0).dtype
+        assert a.mean().dtype == jnp.asarray(y).mean().dtype
+    full = js.fromdense(np.full((2, 100), 100, np.int8))
+    assert np.asarray(full.sum(1)).tolist() == [10000, 10000]
     with pytest.raises(ValueError, match="out of range"):
         i.sum(2)
 

@@ -5,6 +5,9 @@
 
 #include <stdint.h>
 
+// Called once for each chunk: a copy at every call would only cost compile time.
+#define JS_ONCE __attribute__((noinline))
+
 // First p in [lo, hi) with crd[p] >= x, or hi.
 template <typename I>
 static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64_t x) {
@@ -22,7 +25,7 @@ static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64
 // First p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; -1 if there is
 // none.
 template <typename I>
-static inline int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
+static JS_ONCE int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
   if (lo > hi) return hi;  // chunks of a damaged array may come out reversed
   int bad = pos[lo] < 0 || pos[hi] > limit;
   for (int64_t p = lo; p < hi; ++p) bad |= pos[p] > pos[p + 1];
@@ -36,7 +39,7 @@ static inline int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int6
 
 // First p in [lo, hi) where crd[p] is outside [0, extent); -1 if there is none.
 template <typename I>
-static inline int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
+static JS_ONCE int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
   int bad = 0;
   if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large
     const uint32_t most = extent <= 0 ? 0 : extent > INT32_MAX ? (uint32_t)INT32_MAX : (uint32_t)(extent - 1);
@@ -54,7 +57,7 @@ static inline int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int6
 
 // Start of chunk k of `chunks` of [lo, hi), each with about as many entries (a row counts as one besides its entries).
 template <typename I>
-static inline int64_t js_balance(const I* pos, int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
+static JS_ONCE int64_t js_balance(const I* pos, int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
   if (k <= 0) return lo;
   if (k >= chunks) return hi;
   const int64_t first = pos[lo] + lo, total = pos[hi] + hi - first;

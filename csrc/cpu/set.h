@@ -27,7 +27,7 @@ static inline void* js_set_memory(js_context* ctx, int64_t bytes) {
   return p;
 }
 
-static inline bool js_set_grow(js_context* ctx, js_set& s, int64_t capacity) {
+static __attribute__((noinline)) bool js_set_grow(js_context* ctx, js_set& s, int64_t capacity) {
   int64_t* list = (int64_t*)js_set_memory(ctx, capacity * 8);
   int64_t* spare = (int64_t*)js_set_memory(ctx, capacity * 8);
   if (!list || !spare) return false;
@@ -55,7 +55,7 @@ static inline bool js_set_grow(js_context* ctx, js_set& s, int64_t capacity) {
   return true;
 }
 
-static inline void js_set_new(js_context* ctx, js_set& s, int64_t keyspace) {
+static __attribute__((noinline)) void js_set_new(js_context* ctx, js_set& s, int64_t keyspace) {
   memset(&s, 0, sizeof(s));
   s.keyspace = keyspace;
   s.stamp = 1;
@@ -98,7 +98,7 @@ static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
 }
 
 // Sorts what was inserted; returns how many there are.
-static inline int64_t js_set_sort(js_context* ctx, js_set& s) {
+static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s) {
   const int64_t n = s.size;
   if (ctx->faulted) return 0;
   if (n <= 32) {

@@ -16,7 +16,7 @@ static inline void js_identity(P* perm, int64_t n) {
 // Reorders perm[0 .. n) so that crd[perm[q]] ascends; equal ones keep their order.  Coordinates are not negative.
 // Digits of 11 bits: the counters fit the first-level cache; digits above the largest coordinate are not visited.
 template <typename P, typename I>
-static inline void js_sort_by(js_context* ctx, P* perm, const I* crd, int64_t n) {
+static __attribute__((noinline)) void js_sort_by(js_context* ctx, P* perm, const I* crd, int64_t n) {
   enum { kBits = 11, kBuckets = 1 << kBits };
   if (n < 2) return;
   uint64_t most = 0;
