@@ -25,6 +25,10 @@ from jsparse.construct import eye as eye
 from jsparse.construct import fromdense as fromdense
 from jsparse.construct import random as random
 from jsparse.convert import todense as todense
+from jsparse.derivative import grad as grad
+from jsparse.derivative import jacfwd as jacfwd
+from jsparse.derivative import jacrev as jacrev
+from jsparse.derivative import value_and_grad as value_and_grad
 from jsparse.explain import Explanation as Explanation
 from jsparse.explain import explain as explain
 from jsparse.ffi import register as _register

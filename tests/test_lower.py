@@ -29,7 +29,7 @@ from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir import interpret
 from jsparse.ir.index import PATTERN, Access, Assignment, parse_assignment
-from jsparse.lower import loops
+from jsparse.lower import chunks
 from jsparse.pipeline import Spec
 from jsparse.schedule import auto, directives
 from jsparse.schedule.directives import (
@@ -612,7 +612,7 @@ def test_schedules_keep_the_result(text: str, rng: random.Random, threads: int) 
     a, schedule = schedules(p.assignment, rng)
     p = p.laid_out(a)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loops, "GRAIN", 4)  # several chunks
+        patch.setattr(chunks, "GRAIN", 4)  # several chunks
         y = interpreted(p, schedule, threads)
     np.testing.assert_array_equal(y, p.expected, directives.show(schedule))
 
