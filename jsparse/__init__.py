@@ -31,6 +31,7 @@ from jsparse.derivative import jacrev as jacrev
 from jsparse.derivative import value_and_grad as value_and_grad
 from jsparse.explain import Explanation as Explanation
 from jsparse.explain import explain as explain
+from jsparse.ffi import export_checks as export_checks
 from jsparse.ffi import register as _register
 from jsparse.files import load as load
 from jsparse.files import save as save

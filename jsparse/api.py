@@ -21,11 +21,12 @@ import jax.numpy as jnp
 
 from jsparse.array import SparseArray
 from jsparse.convert import to, traced
+from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Term
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
-from jsparse.schedule.directives import Schedule, parse_schedule
+from jsparse.schedule.directives import Directive, Schedule, parse_schedule
 from jsparse.solve import Job, Problem, Wish, agree, operand, prepare, promote, solve
 
 
@@ -77,8 +78,15 @@ def _pose(subscripts: str, operands: tuple[Any, ...]) -> tuple[Problem, dict[str
     return problem, extents_of(subscripts, parsed.inputs, shapes), ops
 
 
-def _schedule(schedule: str | Schedule | None) -> Schedule | None:
-    return parse_schedule(schedule) if isinstance(schedule, str) else schedule
+def _schedule(schedule: Any) -> Schedule | None:
+    if schedule is None or isinstance(schedule, str):
+        return None if schedule is None else parse_schedule(schedule)
+    if isinstance(schedule, tuple) and all(isinstance(d, Directive) for d in schedule):
+        return schedule
+    raise ScheduleError(
+        f"schedule: got {type(schedule).__name__}, expected text such as 'reorder(i,j)' or a tuple "
+        f"of directives"
+    )
 
 
 def evaluate(

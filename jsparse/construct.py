@@ -7,6 +7,7 @@ believed and promise nothing unless told to.
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ def _index_array(x: Any, what: str) -> Any:
 
 def _shape(shape: Any, ndim: int | None, where: str) -> tuple[int, ...]:
     try:
-        out = tuple(int(s) for s in shape)
+        out = tuple(operator.index(s) for s in shape)
     except TypeError:
         raise StructureError(f"{where}: shape {shape!r} is not a tuple of integers") from None
     if any(s < 0 for s in out) or (ndim is not None and len(out) != ndim):
@@ -171,25 +172,42 @@ def coo(
       shape: extent of each mode.
       sorted, unique: what to promise; see `csr`.
     """
-    shape = _shape(shape, None, "coo")
+    return _coordinates(data, coords, shape, "coo", sorted, unique)
+
+
+def _coordinates(
+    data: Any,
+    coords: Any,
+    shape: Any,
+    where: str,
+    sorted: bool | None = None,
+    unique: bool | None = None,
+) -> SparseArray:
+    shape = _shape(shape, None, where)
     data = _values(data)
-    rows = [_index_array(c, f"coo: coords[{n}]") for n, c in enumerate(coords)]
+    try:
+        coords = list(coords)
+    except TypeError:
+        raise StructureError(
+            f"{where}: coords is a {type(coords).__name__}, expected (ndim, nse) integers"
+        ) from None
+    rows = [_index_array(c, f"{where}: coords[{n}]") for n, c in enumerate(coords)]
     if len(rows) != len(shape) or not shape:
         raise StructureError(
-            f"coo: coords for {len(rows)} mode(s), expected {len(shape)} for shape {shape}"
+            f"{where}: coords for {len(rows)} mode(s), expected {len(shape)} for shape {shape}"
         )
     for n, c in enumerate(rows):
-        _check_lengths("coo", data=data.shape[0], **{f"coords[{n}]": c.shape[0]})
+        _check_lengths(where, data=data.shape[0], **{f"coords[{n}]": c.shape[0]})
     nse = data.shape[0]
     arrays = (np.array([0, nse], rows[0].dtype), *rows)
-    return build(data, arrays, shape, parse_format("coo", len(shape)), "coo", sorted, unique)
+    return build(data, arrays, shape, parse_format("coo", len(shape)), where, sorted, unique)
 
 
 def csf(data: Any, coords: Any, shape: Any, *, nse: int | None = None) -> SparseArray:
     """An array of compressed fibers, one compressed level for each mode; arguments as for `coo`,
     duplicates are summed.
     """
-    return to(coo(data, coords, shape), "csf", nse=nse)
+    return to(_coordinates(data, coords, shape, "csf"), "csf", nse=nse)
 
 
 def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> SparseArray:
@@ -297,6 +315,10 @@ def random(
         raise UnsupportedError("random: the key is traced; make the array outside of jit")
     if not 0 <= density <= 1:
         raise StructureError(f"random: density is {density}, expected 0 to 1")
+    if not hasattr(key, "dtype"):
+        raise StructureError(
+            f"random: the key is a {type(key).__name__}, expected jax.random.key(seed)"
+        )
     size = int(np.prod(shape, dtype=object))
     nse = round(density * size)
     bits = key if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.key_data(key)
@@ -318,7 +340,7 @@ def eye(
     n: int, m: int | None = None, k: int = 0, format: Format | str = "csr", dtype: Any = None
 ) -> SparseArray:
     """Ones on diagonal k of an n × m matrix (m = n by default)."""
-    m = n if m is None else m
+    n, m = _shape((n, n if m is None else m), 2, "eye")
     i = np.arange(max(0, -k), max(0, min(n, m - k)))
     ones = jnp.ones(i.size, dtype or jnp.result_type(float))
     return to(coo(ones, (i, i + k), (n, m)), format)
@@ -333,6 +355,9 @@ def diags(
     if np.ndim(offsets) == 0:
         diagonals, offsets = [diagonals], [offsets]
     rows, cols, values = [], [], []
+    if np.ndim(diagonals) == 0 or any(np.ndim(d) > 1 for d in diagonals):
+        raise StructureError("diags: expected one array for each offset")
+    diagonals = [jnp.atleast_1d(jnp.asarray(d)) for d in diagonals]
     if len(diagonals) != len(offsets):
         raise StructureError(f"diags: {len(diagonals)} diagonals but {len(offsets)} offsets")
     n = max((len(d) + abs(int(k)) for d, k in zip(diagonals, offsets, strict=True)), default=0)

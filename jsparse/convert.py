@@ -10,6 +10,7 @@ allocates exactly; under `jit` the capacity is that of the source, or `nse`.
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache, partial
 from typing import Any
 
@@ -20,7 +21,7 @@ import scipy.sparse as sp
 
 from jsparse.array import Pattern, SparseArray
 from jsparse.contract import contract
-from jsparse.errors import CapacityError, FormatError, UnsupportedError
+from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble
@@ -41,7 +42,13 @@ def traced(*arrays: Any) -> bool:
 
 
 def access_of(a: SparseArray, name: str, names: tuple[str, ...], dtype: str) -> Access:
-    """The access of a sparse operand."""
+    """The access of a sparse operand; raises `StructureError` if index arrays are missing."""
+    want = len(a.format.array_names())
+    if len(a.arrays) != want:
+        raise StructureError(
+            f"operand {name} ({a.format}) has {len(a.arrays)} index arrays, expected {want}; build "
+            f"it with a constructor, or keep its structure"
+        )
     return Access(name, names, a.format, dtype, a.frozen, a.pattern)
 
 
@@ -66,6 +73,19 @@ def _assemble(
     )
 
 
+def checked_nse(nse: Any, where: str) -> int | None:
+    """`nse` as a capacity, or None."""
+    if nse is None:
+        return None
+    try:
+        out = operator.index(nse)
+    except TypeError:
+        out = -1
+    if out < 0:
+        raise CapacityError(f"{where}: nse={nse!r}, expected a non-negative integer")
+    return out
+
+
 def assemble_pattern(
     a: Assignment,
     extents: dict[str, int],
@@ -81,6 +101,7 @@ def assemble_pattern(
     """
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
+    nse = checked_nse(nse, where)
     bind = partial(assemble_p.bind, batch=()) if traced(*flat) else _assemble
     run = partial(bind, *flat, assignment=a, work=work, extents=numbers)
     if nse is None:
@@ -123,7 +144,8 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
         index_dtype_check(a.shape, a.nse)
     if nse is None and _promises(a.format, target):
         return a._relabel(a.shape, target)
-    if target.dense_tail:
+    tail = target.dense_tail
+    if tail and a.format.order[a.ndim - a.format.dense_tail :] != target.order[a.ndim - tail :]:
         return _through_values(a, target, nse)
     return _sorted(a, target, nse)
 
@@ -147,16 +169,49 @@ def _promises(have: Format, want: Format) -> bool:
 
 
 def _sorted(a: SparseArray, target: Format, nse: int | None) -> SparseArray:
-    """Conversion by sorting; for a frozen array done once and remembered with its pattern."""
-    tail = int(np.prod(a.data.shape[1:]))
-    flat_data = a.data.reshape(-1) if tail != 1 or a.data.ndim > 1 else a.data
+    """Conversion by sorting; for a frozen array done once and remembered with its pattern.
+
+    Dense levels below the leaf move along with their entry if the target has the same ones; else
+    each of their elements becomes an entry.
+    """
     merge = _merges(a.format, target)
+    if target.dense_tail:
+        head = _headed(a)
+        out = _sorted(head, head_of(target), nse)
+        pattern = None if out.pattern is None else _tailed(out.pattern, a.shape, target)
+        return SparseArray(out.data, out.structure, a.shape, target, pattern)
+    data, tail = a.data, 1
+    if a.format.dense_tail:
+        tail = int(np.prod(data.shape[1:]))
+        data = data.reshape(-1)
     if a.pattern is not None:
         pattern, perm, start = rearranged(a.pattern, target, nse)
-        return SparseArray(permuted(flat_data, perm, start, merge), (), a.shape, target, pattern)
+        return SparseArray(permuted(data, perm, start, merge), (), a.shape, target, pattern)
     room = a.nse * tail if nse is None and traced(*a.arrays) else nse
     *arrays, perm, start = _arrange(a.format, target, a.shape, list(a.arrays), False, room)
-    return SparseArray(permuted(flat_data, perm, start, merge), tuple(arrays), a.shape, target)
+    return SparseArray(permuted(data, perm, start, merge), tuple(arrays), a.shape, target)
+
+
+def head_of(f: Format) -> Format:
+    """The format without its dense tail, modes renumbered."""
+    kept = f.order[: f.ndim - f.dense_tail]
+    ranks = {m: n for n, m in enumerate(sorted(kept))}
+    return Format(f.levels[: len(kept)], tuple(ranks[m] for m in kept), f.index)
+
+
+def _headed(a: SparseArray) -> SparseArray:
+    """The array of entries whose values are the dense tails: fewer modes, data with more axes."""
+    kept = sorted(a.format.order[: a.ndim - a.format.dense_tail])
+    shape, f = tuple(a.shape[m] for m in kept), head_of(a.format)
+    pattern = a.pattern
+    if pattern is not None:
+        old = pattern
+        pattern = old.derived(("head",), lambda: Pattern(old.arrays, shape, f))
+    return SparseArray(a.data, a.structure, shape, f, pattern)
+
+
+def _tailed(p: Pattern, shape: tuple[int, ...], f: Format) -> Pattern:
+    return p.derived(("tail", shape, f), lambda: Pattern(p.arrays, shape, f))
 
 
 def _merges(source: Format, target: Format) -> bool:
@@ -201,21 +256,24 @@ def permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
     if merge:
         names = Access(
             "A",
-            ("q", "p"),
+            ("q0", "p0"),
             parse_format("csr", 2).with_index(str(perm.dtype)).loosen(ordered=False),
             PATTERN,
         )
-        values = Access("B", ("p",), parse_format("dense", 1), str(data.dtype))
-        out = Access("Y", ("q",), parse_format("dense", 1), str(data.dtype))
+        rest = letters(data.ndim - 1)  # elements of dense tails
+        dense = parse_format("dense", data.ndim)
+        values = Access("B", ("p0", *rest), dense, str(data.dtype))
+        out = Access("Y", ("q0", *rest), dense, str(data.dtype))
         m = Assignment(out, (names, values), (Term((0, 1)),))
-        return contract(m, {"q": nse, "p": data.shape[0]}, [start, perm, data])
+        extents = {"q0": nse, "p0": data.shape[0], **dict(zip(rest, data.shape[1:], strict=True))}
+        return contract(m, extents, [start, perm, data])
     if data.shape[0] == 0:
-        return jnp.zeros(nse, data.dtype)
+        return jnp.zeros((nse, *data.shape[1:]), data.dtype)
     if perm.shape[0] >= nse:
         perm = perm[:nse]
     else:
         perm = jnp.concatenate([perm, jnp.full(nse - perm.shape[0], data.shape[0], perm.dtype)])
-    return jnp.take(data, perm, mode="fill", fill_value=0)
+    return jnp.take(data, perm, axis=0, mode="fill", fill_value=0)
 
 
 def _through_values(a: SparseArray, target: Format, nse: int | None) -> SparseArray:

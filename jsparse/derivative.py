@@ -45,7 +45,7 @@ def _wrapped(
     options: dict[str, Any],
     rebuild: Callable[[Any, Any], Any],
 ) -> Callable[..., Any]:
-    """`transform` of `fun` in the values of the chosen arguments; `rebuild` puts results together."""
+    """`transform` of `fun` in the values of chosen arguments; `rebuild` puts results together."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @wraps(fun)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax.export
 import jax.ffi
 import numpy as np
 
@@ -74,3 +75,12 @@ def lower_cpu(
     """
     rule = jax.ffi.ffi_lowering(CPU_TARGET)
     return rule(ctx, *operands, key=key, recipe=recipe, extents=np.array(extents, np.int64))
+
+
+def export_checks() -> list[Any]:
+    """The `disabled_checks` that `jax.export.export` needs for a program with jsparse's kernels.
+
+    JAX asks for consent to custom calls whose stability it does not know. Ours carry what it takes
+    to build their kernels again, in another process and for another machine.
+    """
+    return [jax.export.DisabledSafetyCheck.custom_call(target) for target in _PLATFORMS]

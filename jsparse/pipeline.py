@@ -100,6 +100,9 @@ def resolve(key: str, recipe: str) -> str:
     Called from XLA's threads.  A program exported by another version may bring another key for
     the same recipe; the kernel is then built from the recipe.
     """
+    ready = build.object_path(key)
+    if ready.exists():
+        return str(ready)
     try:
         source = text(from_recipe(recipe))
     except JsparseError as error:

@@ -12,6 +12,7 @@ every batch axis.  Derivatives and batching are in `rules`.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ from jax.interpreters import mlir, xla
 
 from jsparse import config, ffi, pipeline, reference
 from jsparse.codegen import build
-from jsparse.errors import InternalError
+from jsparse.errors import StructureError
 from jsparse.ir.index import PATTERN, Access, Assignment
 from jsparse.lower import assemble
 from jsparse.schedule import auto
@@ -160,6 +161,8 @@ def check_shapes(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> None:
 
 
 def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None:
+    """That a tensor's arrays have the lengths and dtypes that its format asks for."""
+    what = f"operand {access.name} ({access.format})"
     arrays = list(arrays)
     values = arrays.pop(0) if access.dtype != PATTERN else None
     names = access.format.array_names()
@@ -168,20 +171,21 @@ def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None
     for n, (level, v) in enumerate(zip(access.format.levels, access.level_vars, strict=True)):
         nse = by_name[n, "crd"].shape[0] if (n, "crd") in by_name else 0
         for role in level.arrays:
-            want, got = level.array_size(role, parents, nse), by_name[n, role].shape
-            if got != (want,):
-                raise InternalError(
-                    f"{access}: level {n} {role} has shape {got}, expected ({want},)"
+            want, got = level.array_size(role, parents, nse), by_name[n, role]
+            if got.shape != (want,) or str(got.dtype) != access.format.index:
+                raise StructureError(
+                    f"{what}, level {n}: {role} is {got.dtype}{list(got.shape)}, expected "
+                    f"{access.format.index}[{want}]; the index arrays do not fit shape and format"
                 )
         parents = level.positions(parents, extent[v], nse)
-    if values is not None:
-        size = (
-            int(np.prod(values.shape)) if all(isinstance(s, int) for s in values.shape) else parents
+    if values is None:
+        return
+    known = all(isinstance(s, int) for s in values.shape)
+    if str(values.dtype) != access.dtype or (known and math.prod(values.shape) != parents):
+        raise StructureError(
+            f"{what}: values are {values.dtype}{list(values.shape)}, expected {access.dtype} "
+            f"and {parents} of them"
         )
-        if size != parents:
-            raise InternalError(
-                f"{access}: values of shape {values.shape}, expected {parents} positions"
-            )
 
 
 # ------------------------------------------------------------------ lowerings

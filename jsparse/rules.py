@@ -34,7 +34,7 @@ from jsparse.primitive import (
     unbatched,
     value_slots,
 )
-from jsparse.schedule import auto
+from jsparse.schedule import storage
 
 
 def zero_like(y: Any) -> Any:
@@ -151,7 +151,7 @@ def restored(
     if not known or not all(isinstance(s, int) for s in sizes):
         return a, flat
     nse = sizes_of(a, unbatched(batch, flat))
-    for n, target in auto.rearrangements(a.plain(), sizes, nse, known).items():
+    for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():
         x = a.operands[n]
         tail = x.format.dense_tail
         base = x.known

@@ -23,7 +23,7 @@ from jsparse.convert import access_of, assemble_pattern, to
 from jsparse.errors import EinsumError, FormatError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
-from jsparse.schedule import auto, split
+from jsparse.schedule import split, storage
 from jsparse.schedule.directives import Schedule
 from jsparse.schedule.infer import Output, infer
 
@@ -39,6 +39,8 @@ def operand(x: Any, n: int, what: str) -> Any:
     if isinstance(x, (list, tuple)):
         raise EinsumError(f"{what}: operand {n} is a {type(x).__name__}; pass an array")
     try:
+        if x is None:
+            raise TypeError
         return jnp.asarray(x)
     except TypeError:
         raise EinsumError(
@@ -150,6 +152,10 @@ def _output(
 ) -> Output:
     shape = tuple(extent[v] for v in problem.output)
     if wish.like is not None:
+        if not isinstance(wish.like, SparseArray):
+            raise FormatError(
+                f"{problem.text}: like= is a {type(wish.like).__name__}, expected a SparseArray"
+            )
         if wish.like.shape != shape:
             raise FormatError(
                 f"{problem.text}: like= has shape {wish.like.shape}, the result {shape}"
@@ -276,7 +282,7 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
     a = Assignment(out, tuple(accesses), job.problem.terms)
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
-    for n, order in auto.storage(a, tuple(job.extent[v] for v in a.vars), nse).items():
+    for n, order in storage.storage(a, tuple(job.extent[v] for v in a.vars), nse).items():
         convert_operand(n, _reordered(accesses[n].format, order))
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))
 
@@ -294,7 +300,7 @@ def _gathering(job: Job) -> Job:
     sizes = tuple(job.extent[v] for v in a.vars)
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
     ops, accesses = list(job.ops), list(job.accesses)
-    for n, target in auto.rearrangements(a.plain(), sizes, nse, known).items():
+    for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():
         ops[n] = to(ops[n], target)
         accesses[n] = replace(accesses[n], format=ops[n].format, known=ops[n].pattern)
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))

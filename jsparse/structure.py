@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -196,6 +197,12 @@ def _expanded(keys: tuple[Any, ...], ndim: int) -> list[Any]:
 
 
 def select(a: SparseArray, keys: tuple[Any, ...]) -> Any:
+    for k in keys:
+        if isinstance(k, jax.core.Tracer) or (hasattr(k, "ndim") and k.ndim != 0):
+            raise UnsupportedError(
+                f"indexing with a {type(k).__name__}: only static integers, slices, '...' and "
+                f"None; multiply by a selection matrix, or use todense()"
+            )
     full = _expanded(keys, a.ndim)
     if all(isinstance(k, slice) and k == slice(None) for k in full):
         return a

@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def x64() -> Iterator[None]:
-    """64-bit types, in every thread, for the module: `pytestmark = pytest.mark.usefixtures("x64")`."""
+    """64-bit types, in every thread; a module asks with `pytest.mark.usefixtures("x64")`."""
     before = jax.config.jax_enable_x64
     jax.config.update("jax_enable_x64", True)
     yield

@@ -30,8 +30,8 @@ LAYERS = (
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
-    "reference ffi primitive contract rules",
-    "array convert construct solve api structure functions",
+    "reference ffi primitive contract",
+    "array derivative convert rules construct solve api structure functions",
     "files explain",
     "__init__",
     "latency command __main__",
@@ -40,8 +40,8 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
-    *("reference", "ffi", "primitive", "contract", "rules", "array", "convert", "construct"),
-    *("solve", "api", "structure", "functions", "explain"),
+    *("reference", "ffi", "primitive", "contract", "rules", "array", "derivative"),
+    *("convert", "construct", "solve", "api", "structure", "functions", "explain"),
     *("__init__", "latency", "command", "__main__"),
 }
 

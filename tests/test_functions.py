@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions named as NumPy's and the operators of `SparseArray`, eagerly and under jit, against NumPy.
+"""Functions named as NumPy's and the operators of `SparseArray`, eager and jitted, against NumPy.
 
 A row of the tables is a function of operands that NumPy's dense arrays and ours both take.
 """
@@ -28,7 +28,7 @@ FORMATS3 = ("csf", "coo", "dense,dense,compressed")
 
 
 def both_ways(f: Function, sparse: tuple[Any, ...], want: Any, kind: type | None = None) -> None:
-    """`f` of the sparse operands, eagerly, jitted with frozen and jitted with dynamic ones, gives `want`."""
+    """`f` gives `want`: eagerly, jitted with frozen operands, jitted with dynamic ones."""
     got = f(*sparse)
     assert_same(got, want)
     assert kind is None or isinstance(got, kind)
@@ -37,11 +37,13 @@ def both_ways(f: Function, sparse: tuple[Any, ...], want: Any, kind: type | None
     try:
         assert_same(jax.jit(f)(*sparse), want)
     except CapacityError:
-        assert isinstance(got, js.SparseArray)  # the pattern of a dynamic result is not known under jit
+        assert isinstance(
+            got, js.SparseArray
+        )  # the pattern of a dynamic result is not known under jit
 
 
 # ------------------------------------------------------------------- products
-@pytest.mark.parametrize("format", cases.MATRIX)
+@pytest.mark.parametrize("format", cases.some_slow(cases.MATRIX, ("csr",)))
 def test_matmul(format: str) -> None:
     a, x = operand(seed(format, "a"), (5, 7), format)
     b, y = operand(seed(format, "b"), (7, 6), format)
@@ -167,7 +169,7 @@ def test_elementwise_tensors(left: str, right: str, name: str) -> None:
 @pytest.mark.parametrize("name", ELEMENTWISE)
 @pytest.mark.parametrize("fill", cases.FILLS)
 def test_elementwise_fills(fill: str, name: str) -> None:
-    """Duplicates add up before they are multiplied, capacity and order do not matter, nothing is too empty."""
+    """Duplicates add up before they are multiplied; capacity and order do not matter."""
     f = ELEMENTWISE[name]
     for n, (left, right) in enumerate([("csr", "coo"), ("coo", "coo")]):
         a, x = operand(seed(fill, n), (5, 7), left, fill)
@@ -189,7 +191,9 @@ def test_elementwise_small_shapes(shape: tuple[int, int], name: str) -> None:
 
 
 def test_sums_of_several() -> None:
-    (a, x), (b, y), (c, z) = (operand(seed("several", n), (5, 7), f) for n, f in enumerate(("csr", "csc", "coo")))
+    (a, x), (b, y), (c, z) = (
+        operand(seed("several", n), (5, 7), f) for n, f in enumerate(("csr", "csc", "coo"))
+    )
     both_ways(lambda a, b, c: a + b + c, (a, b, c), x + y + z, js.SparseArray)
     both_ways(lambda a, b, c: a - b + c - a, (a, b, c), x - y + z - x)
     both_ways(lambda a, b, c: a * b + c * 2.0 - a, (a, b, c), x * y + z * 2 - x)
@@ -226,7 +230,9 @@ def test_scalars(format: str) -> None:
     assert_same(jax.jit(lambda a, s: a * s / 2)(a, 3.0), x * 1.5)
 
 
-@pytest.mark.parametrize("format", [*cases.MATRIX, "compressed,dense"])
+@pytest.mark.parametrize(
+    "format", cases.some_slow([*cases.MATRIX, "compressed,dense"], ("csr", "coo"))
+)
 def test_broadcast_over_rows_and_columns(format: str) -> None:
     a, x = operand(seed("broadcast"), (5, 7), format)
     row, column = values_of("row", (7,)) + 3, values_of("column", (5, 1)) + 3
@@ -257,11 +263,18 @@ def test_dtypes_of_operators() -> None:
     i, x = operand(seed("int"), (5, 7), "csr", dtype=np.int32)
     f, y = operand(seed("float"), (5, 7), "csr", dtype=np.float32)
     for got, want in (
-        (i + f, jnp.asarray(x) + y), (i * f, jnp.asarray(x) * y), (i * 2, jnp.asarray(x) * 2), (i * 2.5, jnp.asarray(x) * 2.5),
-        (i / 2, jnp.asarray(x) / 2), (f / 2, jnp.asarray(y) / 2), (-i, -jnp.asarray(x)), (i - i, jnp.asarray(x) - x),
+        (i + f, jnp.asarray(x) + y),
+        (i * f, jnp.asarray(x) * y),
+        (i * 2, jnp.asarray(x) * 2),
+        (i * 2.5, jnp.asarray(x) * 2.5),
+        (i / 2, jnp.asarray(x) / 2),
+        (f / 2, jnp.asarray(y) / 2),
+        (-i, -jnp.asarray(x)),
+        (i - i, jnp.asarray(x) - x),
         (i / np.full(7, 2, np.int32), jnp.asarray(x) / np.full(7, 2, np.int32)),
-        (f * np.ones(7, np.float64), jnp.asarray(y) * np.ones(7)), (f * 1j, jnp.asarray(y) * 1j),
-    ):  # fmt: skip
+        (f * np.ones(7, np.float64), jnp.asarray(y) * np.ones(7)),
+        (f * 1j, jnp.asarray(y) * 1j),
+    ):
         assert_same(got, want, rtol=1e-6)
     b, z = operand(seed("bool"), (5, 7), "csr", dtype=np.bool_)
     assert_same(b * b, z & z)
@@ -291,7 +304,7 @@ def test_shapes_that_do_not_broadcast() -> None:
 
 
 # ------------------------------------------------------------------ reductions
-@pytest.mark.parametrize("format", cases.MATRIX)
+@pytest.mark.parametrize("format", cases.some_slow(cases.MATRIX, ("csr", "coo")))
 @pytest.mark.parametrize("axis", [None, 0, 1, -1, (0, 1), ()])
 @pytest.mark.parametrize("keepdims", [False, True])
 def test_sum_and_mean(format: str, axis: Any, keepdims: bool) -> None:
@@ -328,8 +341,10 @@ def test_sum_dtypes() -> None:
 
 
 # ------------------------------------------------------------------- structure
-@pytest.mark.parametrize("format", FORMATS3)
-@pytest.mark.parametrize("shape", [(28, 5), (7, 4, 5), (140,), (2, 2, 7, 5), (-1, 10), (4, 7, 5, 1)])
+@pytest.mark.parametrize("format", cases.some_slow(FORMATS3, ("csf",)))
+@pytest.mark.parametrize(
+    "shape", [(28, 5), (7, 4, 5), (140,), (2, 2, 7, 5), (-1, 10), (4, 7, 5, 1)]
+)
 def test_reshape(format: str, shape: tuple[int, ...]) -> None:
     for fill in ("plain", "padded", "messy"):
         a, x = operand(seed(fill), (4, 7, 5), format, fill)
@@ -350,7 +365,7 @@ def test_reshape_of_matrices() -> None:
             a.reshape(bad)
 
 
-@pytest.mark.parametrize("format", cases.MATRIX)
+@pytest.mark.parametrize("format", cases.some_slow(cases.MATRIX, ("csr",)))
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_concatenate(format: str, axis: int) -> None:
     a, x = operand(seed("cat1"), (5, 5), format)
@@ -359,7 +374,9 @@ def test_concatenate(format: str, axis: int) -> None:
     both_ways(lambda a, b: js.concatenate([a, b], axis), (a, b), np.concatenate([x, y], axis))
     got = js.concatenate([a, b, c], axis)
     assert_same(got, np.concatenate([x, y, z], axis))
-    assert_same(js.concatenate([a, np.ones((5, 5))], axis), np.concatenate([x, np.ones((5, 5))], axis))
+    assert_same(
+        js.concatenate([a, np.ones((5, 5))], axis), np.concatenate([x, np.ones((5, 5))], axis)
+    )
     assert str(js.concatenate([a, b], axis).format) == format
 
 
@@ -398,16 +415,38 @@ def test_transpose_function() -> None:
 
 # -------------------------------------------------------------------- indexing
 INDICES: list[Any] = [
-    0, -1, slice(1, 4), slice(None, None, 2), slice(None, None, -1), slice(4, 1, -2), slice(3, 3), slice(-2, None),
-    (slice(None), 2), (slice(None), -1), (1, 2), (-1, -1), (slice(1, 3), slice(2, 6)), (slice(None, None, -2), slice(1, None, 3)),
-    ..., (..., 1), (1, ...), None, (None, 1), (slice(None), None), (..., None), (2, None, slice(1, 5)), slice(10, 20), (),
-    np.int64(2), (slice(-100, 100), 3),
-]  # fmt: skip
+    0,
+    -1,
+    slice(1, 4),
+    slice(None, None, 2),
+    slice(None, None, -1),
+    slice(4, 1, -2),
+    slice(3, 3),
+    slice(-2, None),
+    (slice(None), 2),
+    (slice(None), -1),
+    (1, 2),
+    (-1, -1),
+    (slice(1, 3), slice(2, 6)),
+    (slice(None, None, -2), slice(1, None, 3)),
+    ...,
+    (..., 1),
+    (1, ...),
+    None,
+    (None, 1),
+    (slice(None), None),
+    (..., None),
+    (2, None, slice(1, 5)),
+    slice(10, 20),
+    (),
+    np.int64(2),
+    (slice(-100, 100), 3),
+]
 
 
 @pytest.mark.parametrize("index", INDICES, ids=str)
 def test_indexing_of_matrices(index: Any) -> None:
-    for format, fill in (("csr", "plain"), ("coo", "messy"), ("dcsr", "zeros"), ("csc", "padded")):
+    for format, fill in (("csr", "plain"), ("coo", "messy")):
         a, x = operand(seed(format, fill), (5, 7), format, fill)
         assert_same(a[index], x[index])
     a, x = operand(seed("jit"), (5, 7), "csr")
@@ -416,7 +455,17 @@ def test_indexing_of_matrices(index: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "index", [1, (1, 2), (0, 1, 2), (slice(None), 1), (..., 3), (slice(1, 3), ..., slice(None, None, 2)), (None, 2, None)], ids=str
+    "index",
+    [
+        1,
+        (1, 2),
+        (0, 1, 2),
+        (slice(None), 1),
+        (..., 3),
+        (slice(1, 3), ..., slice(None, None, 2)),
+        (None, 2, None),
+    ],
+    ids=str,
 )
 def test_indexing_of_tensors(index: Any) -> None:
     for format in FORMATS3:
@@ -425,8 +474,9 @@ def test_indexing_of_tensors(index: Any) -> None:
 
 
 def test_indexing_keeps_the_format() -> None:
-    for format in cases.MATRIX:
-        a, _ = operand(seed(format), (5, 7), format)
+    for format, fill in zip(cases.MATRIX, ("plain", "padded", "messy", "zeros"), strict=True):
+        a, x = operand(seed(format), (5, 7), format, fill)
+        assert_same(a[3:0:-1, 1:], x[3:0:-1, 1:])
         assert a[1:4].format == a.format
         assert a[1:4, ::2].nse == a[1:4, ::2].nnz
 

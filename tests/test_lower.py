@@ -460,7 +460,7 @@ def check(way: str, p: Problem) -> None:
 
 
 # ---------------------------------------------------------------------- values
-@ways(ROWS, 5)
+@ways(ROWS, 11)
 def test_values(text: str, way: str) -> None:
     check(way, problem(assignment(text), EXTENTS))
 
@@ -480,7 +480,7 @@ DTYPES = ["float64", "float16", "bfloat16", "complex64", "complex128", "bool"]
 DTYPES += [f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64)]
 
 
-@ways([f"{dtype} {row}" for dtype in DTYPES for row in FEW], 4)
+@ways([f"{dtype} {row}" for dtype in DTYPES for row in FEW], 7)
 def test_dtypes(text: str, way: str) -> None:
     dtype, _, row = text.partition(" ")
     check(way, problem(assignment(row, dtype), EXTENTS))
@@ -493,7 +493,7 @@ SHAPES = {
 }
 
 
-@ways([f"{shape}: {row}" for shape in SHAPES for row in FEW], 2)
+@ways([f"{shape}: {row}" for shape in SHAPES for row in FEW], 4)
 def test_shapes(text: str, way: str) -> None:
     shape, _, row = text.partition(": ")
     check(way, problem(assignment(row), SHAPES[shape]))
@@ -771,7 +771,7 @@ def assembly(text: str, work: str, extent: dict[str, int], pad: int = 2) -> Asse
     )
 
 
-@ways([f"merge {t}" for t in MERGE_ROWS] + [f"sort {t}" for t in SORT_ROWS], 17)
+@ways([f"merge {t}" for t in MERGE_ROWS] + [f"sort {t}" for t in SORT_ROWS], 29)
 def test_patterns(text: str, way: str) -> None:
     work, _, row = text.partition(" ")
     check_pattern(assembly(row, work, EXTENTS), way)

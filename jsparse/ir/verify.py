@@ -10,7 +10,7 @@ from __future__ import annotations
 from jsparse.errors import InternalError
 from jsparse.ir import loop
 from jsparse.ir.loop import Kernel, Stmt, type_of
-from jsparse.ir.rewrite import walk
+from jsparse.ir.rewrite import children
 
 
 def check(kernel: Kernel) -> None:
@@ -27,14 +27,15 @@ class _Checker:
         raise InternalError(f"loop IR: {why} in {node!r:.200}; please report this")
 
     def expr(self, e: object, names: dict[str, bool], buffers: set[str]) -> None:
-        for n in walk(e):
-            match n:
-                case loop.Var(name, _, _):
-                    if name not in names:
-                        self.fail(f"variable {name!r} is not declared", e)
-                case loop.Buffer(name, _, where, _):
-                    if name not in buffers and where != "set":
-                        self.fail(f"buffer {name!r} is not bound", e)
+        if type(e) is loop.Var:
+            if e.name not in names:
+                self.fail(f"variable {e.name!r} is not declared", e)
+        elif type(e) is loop.Buffer:
+            if e.name not in buffers and e.where != "set":
+                self.fail(f"buffer {e.name!r} is not bound", e)
+        else:
+            for child in children(e):
+                self.expr(child, names, buffers)
 
     def stmt(self, s: Stmt, names: dict[str, bool], buffers: set[str], chunk: bool) -> None:
         """`names` maps visible variables to mutability; both tables grow with declarations."""

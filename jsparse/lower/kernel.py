@@ -53,10 +53,8 @@ def lower(nest: Nest) -> Kernel:
             head += checks(t, ZERO, ONE)
     before, after = _zeroing(walk, binding)
     head += before
-    if nest.workspace and not walk.row_in_chunk:
-        head.append(
-            Scratch(Buffer(f"w_{nest.workspace}", walk.base), dims[nest.workspace], zero=True)
-        )
+    if not walk.rows_in_chunk:
+        head += walk.rows()
     tail: list[Stmt] = list(after)
     if target is not result:
         q = Var("q")

@@ -15,10 +15,12 @@ sums (`unroll`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from jsparse.ir.index import Access, Assignment, semiring
 from jsparse.ir.loop import (
+    INT,
+    ONE,
     ZERO,
     Assign,
     Bin,
@@ -76,7 +78,7 @@ class Einsum(Walk):
     copy: int = 0  # which of the partial sums the body being emitted adds to
     skipped: bool = False  # whether some outputs may not be visited
     row: Buffer | None = None  # the workspace, while it is being filled
-    row_in_chunk: bool = False  # whether each chunk has a workspace of its own
+    rows_in_chunk: bool = False  # whether each chunk has rows of its own
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
 
     # ---------------------------------------------------------------- facts
@@ -117,6 +119,9 @@ class Einsum(Walk):
 
     # ------------------------------------------------------------- structure
     def inside(self, d: int, cursors: Cursors, env: Env) -> Stmt:
+        for n, c in cursors.items():
+            if c.table is None and (c.access.name, c.next_var) in self.nest.located:
+                return self.spread(n, d, cursors, env)
         if self.nest.workspace and d == self.nest.first_reduction and self.row is None:
             return self.gather(d, cursors, env)
         if d == self.complete and d < len(self.order):
@@ -215,11 +220,8 @@ class Einsum(Walk):
         if d or name is None:
             return loop(lo, hi)
         tensors = list(self.binding.tensors.values())
-        head: list[Stmt] = []
-        if self.nest.workspace:
-            row = Buffer(f"w_{self.nest.workspace}", self.base)
-            head.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
-            self.row_in_chunk = True
+        head = self.rows()
+        self.rows_in_chunk = True
         if driver is None:
             self.checked |= {t.number for t in tensors if starts_with(t, name)}
         cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors)
@@ -359,6 +361,30 @@ class Einsum(Walk):
         return index
 
     # ------------------------------------------------------------- workspace
+    def spread(self, n: int, d: int, cursors: Cursors, env: Env) -> Stmt:
+        """Write the positions of operand n's fiber, plus one, into a row; go on looking them up."""
+        c = cursors[n]
+        assert c.next_var is not None
+        table = position_row(c.access.name, c.next_var)
+        p = Var(f"{c.position}_at")
+        lo, hi = c.bounds()
+        fill: Stmt = For(p, lo, hi, Store(table, c.coordinate(p), add(p, ONE)))
+        if d == 0:  # the same for every chunk: made before the loops
+            fill = block(Scratch(table, self.extents[c.next_var], zero=True), fill)
+        return block(fill, self.inside(d, {**cursors, n: replace(c, table=table)}, env))
+
+    def rows(self) -> list[Stmt]:
+        """Memory for the rows of the nest: sums, and positions."""
+        out: list[Stmt] = []
+        if self.nest.workspace:
+            row = Buffer(f"w_{self.nest.workspace}", self.base)
+            out.append(Scratch(row, self.extents[self.nest.workspace], zero=True))
+        for name, v in self.nest.located:
+            first = next(x for x in self.assignment.operands if x.name == name).level_vars[0]
+            if v != first:  # a fiber of the root is spread where `spread` meets it
+                out.append(Scratch(position_row(name, v), self.extents[v], zero=True))
+        return out
+
     def gather(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """The output's row: zeros where it has entries; then the sums, anywhere; then the
         entries' values.
@@ -381,6 +407,11 @@ class Einsum(Walk):
             block_scope(produce),
             For(p, lo, hi, block(Decl(v, c.coordinate(p)), Store(self.result, p, value))),
         )
+
+
+def position_row(operand: str, v: str) -> Buffer:
+    """Where positions of an operand's fiber along `v` are looked up."""
+    return Buffer(f"{operand}_at_{v}", INT)
 
 
 def adds(nest: Nest) -> bool:

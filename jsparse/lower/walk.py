@@ -33,12 +33,14 @@ from jsparse.ir.loop import (
     Assign,
     Bin,
     Break,
+    Buffer,
     Call,
     Const,
     Decl,
     Expr,
     For,
     If,
+    Load,
     Select,
     Stmt,
     Var,
@@ -46,6 +48,7 @@ from jsparse.ir.loop import (
     add,
     block,
     both,
+    sub,
 )
 from jsparse.levels import Level, Storage
 
@@ -65,6 +68,7 @@ class Cursor:
     lo: Expr = ZERO
     hi: Expr | None = None
     has: Expr | None = None
+    table: Buffer | None = None  # a row of positions + 1, in which the next level is looked up
 
     @property
     def next_var(self) -> str | None:
@@ -104,7 +108,7 @@ class Cursor:
         return self.next_level.coordinate(self.storage[self.level], p)
 
     def down(self, lo: Expr, hi: Expr | None = None, has: Expr | None = None) -> Cursor:
-        return replace(self, level=self.level + 1, lo=lo, hi=hi, has=has)
+        return replace(self, level=self.level + 1, lo=lo, hi=hi, has=has, table=None)
 
 
 Cursors = dict[int, Cursor]
@@ -155,6 +159,9 @@ class Walk:
         self.guarded()
         lo, hi = c.bounds()
         p, end = Var(c.position), Var(c.position + "_end")
+        if c.table is not None:  # entries of other fibers lie outside of [lo, hi)
+            inside = Bin("and", Bin(">=", p, lo), Bin("<", p, hi))
+            return block(Decl(p, sub(Load(c.table, v), ONE)), If(inside, go_on(c.down(p))))
         if not c.next_level.ordered or (not c.next_level.unique and not c.grouped):
             if not c.required:
                 raise InternalError(f"{c.access} is optional but cannot be searched")
@@ -173,7 +180,11 @@ class Walk:
 
     def iterators(self, d: int, cursors: Cursors) -> Cursors:
         v = self.order[d]
-        return {n: c for n, c in cursors.items() if c.next_var == v and not c.next_level.full}
+        return {
+            n: c
+            for n, c in cursors.items()
+            if c.next_var == v and not c.next_level.full and c.table is None
+        }
 
     def loop(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         its = self.iterators(d, cursors)

@@ -28,6 +28,7 @@ class _Progress:
     access: Access
     stats: Stats
     level: int = 0
+    reached: float = 1.0  # how often the present fiber was reached
 
     @property
     def next(self) -> str | None:
@@ -48,6 +49,7 @@ class Walker:
     terms: tuple[tuple[int, ...], ...]
     pattern: _Progress | None
     output: tuple[str, ...]
+    located: tuple[tuple[str, str], ...] = ()
     bound: set[str] = field(default_factory=set)
     count: float = 1.0
     cost: float = 0.0
@@ -55,6 +57,8 @@ class Walker:
     def enter(self, v: str, step: int = 1) -> None:
         """Account for the loop over `v`, taken in steps of `step`."""
         its = [p for p in self.accesses if p.next == v and not p.next_full]
+        looked_up = [p for p in its if (p.access.name, v) in self.located]
+        its = [p for p in its if p not in looked_up]
         required = its if len(self.terms) == 1 else []
         reducing = any(u not in self.output for u in self.bound)
         own = self.pattern
@@ -77,8 +81,16 @@ class Walker:
         for p in {id(p): p for p in [*its, *required]}.values():
             p.level += 1
         self.count *= trips
+        for p in looked_up:
+            fan = p.stats.fan[p.level]
+            self.cost += STEP * (p.reached * fan + self.count)
+            self.count *= min(1.0, fan / extent)
+            p.level += 1
         self.bound.add(v)
         self.catch_up(v)
+        for p in self.accesses:
+            if p.level and p.access.level_vars[p.level - 1] == v:
+                p.reached = self.count
 
     def catch_up(self, v: str) -> None:
         everyone = [*self.accesses, *([self.pattern] if self.pattern else [])]
@@ -100,12 +112,15 @@ def order_cost(
     pattern: Stats | None,
     workspace: str | None,
     vector: tuple[str, int, int] | None,
+    located: tuple[tuple[str, str], ...] = (),
 ) -> float:
     """Predicted nanoseconds of the nest of `a` in `order`."""
     own = a.pattern
     progress = _Progress(own, pattern) if own is not None and pattern is not None else None
     accesses = [_Progress(x, s) for x, s in zip(a.operands, stats, strict=True)]
-    walker = Walker(extents, accesses, tuple(t.factors for t in a.terms), progress, a.output.vars)
+    walker = Walker(
+        extents, accesses, tuple(t.factors for t in a.terms), progress, a.output.vars, located
+    )
     out = a.output.vars
     complete = max((d + 1 for d, v in enumerate(order) if v in out), default=0)
     first = next((d for d, v in enumerate(order) if v not in out), len(order))

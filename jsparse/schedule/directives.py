@@ -28,6 +28,7 @@ class Nest:
     vector: tuple[str, int, int] | None = None  # variable, lanes, registers
     unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
     parallel: str | None = None
+    located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
 
     @property
     def first_reduction(self) -> int:
@@ -109,6 +110,40 @@ class Precompute(Directive):
             f"own",
         )
         return replace(nest, workspace=self.var)
+
+
+@dataclass(frozen=True, slots=True)
+class Locate(Directive):
+    """Spread the fiber of `operand` along `var` over a dense row of positions when it is reached,
+    and look coordinates up there instead of walking it again in every loop between.
+
+        forall i, j, k: Y[i,j] += C[i,k] * B[j,k]        locate(C,k)
+     -> forall i: at = positions of C[i]; forall j: forall k in B[j] with at[k]: Y[i,j] += ...
+    """
+
+    operand: str
+    var: str
+    name = "locate"
+
+    def apply(self, nest: Nest) -> Nest:
+        found = [a for a in nest.assignment.operands if a.name == self.operand]
+        self.need(bool(found), f"no operand {self.operand!r}")
+        access = found[0]
+        self.need(len(nest.assignment.terms) == 1, "factors of a sum are merged, not looked up")
+        self.need(
+            access.level_vars.count(self.var) == 1, f"{self.operand} must have {self.var} once"
+        )
+        level = access.level_vars.index(self.var)
+        before = access.level_vars[:level]
+        at = nest.order.index
+        self.need(
+            not access.format.levels[level].full and access.format.levels[level].unique,
+            f"{self.var} must index a compressed level with unique coordinates",
+        )
+        self.need(
+            all(at(u) < at(self.var) for u in before), f"{self.operand} is stored against the loops"
+        )
+        return replace(nest, located=(*nest.located, (self.operand, self.var)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +243,7 @@ class Parallelize(Directive):
         return replace(nest, parallel=self.var)
 
 
-DIRECTIVES = {c.name: c for c in (Reorder, Precompute, Vectorize, Unroll, Parallelize)}
+DIRECTIVES = {c.name: c for c in (Reorder, Precompute, Locate, Vectorize, Unroll, Parallelize)}
 Schedule = tuple[Directive, ...]
 
 
@@ -251,6 +286,8 @@ def parse_schedule(text: str) -> Schedule:
         try:
             if kind is Reorder:
                 out.append(Reorder(tuple(words)))
+            elif kind is Locate and len(words) == 2:
+                out.append(Locate(*words))
             elif len(words) != len(names):
                 raise ValueError
             else:
