@@ -36,6 +36,10 @@ class Format:
     levels: tuple[Level, ...]
     order: tuple[int, ...]
     index: str = "int32"
+    is_dense: bool = field(default=True, init=False, repr=False, compare=False)
+    """Whether every coordinate is stored: such a tensor is an ordinary array."""
+    sparse_levels: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
+    """Numbers of the levels that store coordinates."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
@@ -45,6 +49,9 @@ class Format:
         return Format, (self.levels, self.order, self.index)
 
     def __post_init__(self) -> None:
+        sparse = tuple(n for n, level in enumerate(self.levels) if not level.full)
+        object.__setattr__(self, "sparse_levels", sparse)
+        object.__setattr__(self, "is_dense", not sparse)
         object.__setattr__(self, "_hash", hash((self.levels, self.order, self.index)))
         if sorted(self.order) != list(range(len(self.levels))):
             raise FormatError(
@@ -69,16 +76,6 @@ class Format:
     @property
     def ndim(self) -> int:
         return len(self.levels)
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether every coordinate is stored: such a tensor is an ordinary array."""
-        return all(level.full for level in self.levels)
-
-    @property
-    def sparse_levels(self) -> tuple[int, ...]:
-        """Numbers of the levels that store coordinates."""
-        return tuple(n for n, level in enumerate(self.levels) if not level.full)
 
     @property
     def dense_tail(self) -> int:

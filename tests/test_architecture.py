@@ -20,11 +20,12 @@ PACKAGE = ROOT / "jsparse"
 
 # Every module, lowest first: each imports only from those before it. An entry is a layer.
 LAYERS = (
-    "errors config target",
+    "errors target config",
     "ir.loop ir.rewrite ir.verify ir.interpret",
     "levels.level levels.dense levels.compressed levels.singleton levels",
     "format parse ir.index ir",
-    "schedule.stats schedule.cost schedule.directives schedule.infer schedule.auto schedule.split",
+    "schedule.stats schedule.cost schedule.directives schedule.infer schedule.auto schedule.storage",
+    "schedule.split",
     "schedule",
     "lower.walk lower.buffers lower.chunks lower.loops lower.kernel lower.assemble lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",

@@ -12,7 +12,7 @@ from __future__ import annotations
 from jsparse.codegen.cstyle import SIZES, CStyle, c_type
 from jsparse.errors import InternalError
 from jsparse.ir import loop
-from jsparse.ir.rewrite import buffers, free_vars, walk
+from jsparse.ir.rewrite import uses
 
 HELPERS = {  # helper -> header of csrc/cpu that defines it
     "lower_bound": "search.h",
@@ -98,9 +98,9 @@ class Cpp(CStyle):
             raise InternalError("a parallel loop inside a parallel loop")
         number = len(self.functions)
         name = f"chunk{number}" if number else "chunk_body"
-        own = {n.buffer.name for n in walk(s.body) if isinstance(n, loop.Scratch)}
-        used = [b for b in buffers(s.body) if b.name not in own]
-        captured = [v for v in free_vars(s.body) if v.name != s.var.name]
+        inside = uses(s.body)
+        used = [b for b in inside.buffers if b.name not in inside.allocated]
+        captured = [v for v in inside.free if v.name != s.var.name]
         shared = [b for b in used if b.where == "scratch"]
         fields = [f"  {c_type(v.dtype, v.lanes)} {v.name};" for v in captured]
         fields += [f"  {c_type(b.dtype)}* {b.name};" for b in shared]
@@ -135,7 +135,7 @@ class Cpp(CStyle):
 
     def module(self) -> str:
         k = self.kernel
-        self.unpack([b for b in buffers(k.body) if b.where in ("arg", "result")], "")
+        self.unpack([b for b in uses(k.body).buffers if b.where in ("arg", "result")], "")
         self.stmt(k.body)
         fallible = self.uses_sets or "sort.h" in self.includes
         self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")

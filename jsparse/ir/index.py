@@ -109,6 +109,10 @@ class Assignment:
         used = sorted(f for t in self.terms for f in t.factors)
         if used != list(range(len(self.operands))):
             raise InternalError(f"each operand must occur in exactly one term: {self.terms}")
+        for term in self.terms if len(self.terms) > 1 else ():
+            names = {v for f in term.factors for v in self.operands[f].vars}
+            if not set(self.reductions) <= names:
+                raise InternalError(f"a term of {self} lacks a variable that is summed over")
 
     def plain(self) -> Assignment:
         """The assignment without the patterns it knows: what determines a kernel."""

@@ -95,7 +95,7 @@ class _Machine:
                 value = self.eval(a, env)
                 if dtype == loop.INT:
                     return int(value)
-                return value.astype(numpy_dtype(dtype))
+                return np.asarray(value).astype(numpy_dtype(dtype))[()]
             case loop.Select(c, a, b):
                 return self.eval(a if self.eval(c, env) else b, env)
             case loop.Splat(a, lanes):

@@ -22,7 +22,7 @@ search, so any loop order is correct, whatever the storage order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from jsparse.errors import InternalError
 from jsparse.ir.index import Access
@@ -108,7 +108,7 @@ class Cursor:
         return self.next_level.coordinate(self.storage[self.level], p)
 
     def down(self, lo: Expr, hi: Expr | None = None, has: Expr | None = None) -> Cursor:
-        return replace(self, level=self.level + 1, lo=lo, hi=hi, has=has, table=None)
+        return Cursor(self.access, self.storage, self.required, self.level + 1, lo, hi, has)
 
 
 Cursors = dict[int, Cursor]

@@ -75,37 +75,50 @@ def orders(a: Assignment, accesses: list[Access]) -> Iterator[tuple[str, ...]]:
     the operands disagree: levels can be searched).  Variables that only dense operands have come
     last, or one of them at any place: it is the one that could be the vector loop.
     """
-    walked = {v for x in accesses if not x.format.is_dense for v in x.vars}
+    walked = {
+        v
+        for x in accesses
+        if not x.format.is_dense
+        for v in x.level_vars[: x.format.ndim - x.format.dense_tail]
+    }
     first = tuple(v for v in a.vars if v in walked)
     rest = tuple(v for v in a.vars if v not in walked and v in a.output.vars)
     rest += tuple(v for v in a.vars if v not in walked and v not in a.output.vars)
     before = precedence(accesses)
     found = False
-    for order in itertools.islice(_topological((), first, before), MAX_ORDERS):
+    for order in itertools.islice(topological((), first, before), MAX_ORDERS):
         found = True
-        yield from _with_dense(order, rest)
+        yield from _with_dense(order, rest, a.output.vars)
     if not found:
         for order in itertools.islice(itertools.permutations(first), MAX_ORDERS):
-            yield from _with_dense(order, rest)
+            yield from _with_dense(order, rest, a.output.vars)
 
 
-def _topological(
+def topological(
     done: tuple[str, ...], left: tuple[str, ...], before: set[tuple[str, str]]
 ) -> Iterator[tuple[str, ...]]:
     if not left:
         yield done
     for v in left:
         if not any((u, v) in before for u in left if u != v):
-            yield from _topological((*done, v), tuple(u for u in left if u != v), before)
+            yield from topological((*done, v), tuple(u for u in left if u != v), before)
 
 
-def _with_dense(order: tuple[str, ...], rest: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _with_dense(
+    order: tuple[str, ...], rest: tuple[str, ...], out: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
+    """`rest` behind `order`; then with each of its variables last, or outside of the reductions."""
+    seen = {(*order, *rest)}
     yield (*order, *rest)
+    reduction = next((d for d, v in enumerate(order) if v not in out), len(order))
     for v in rest:
         others = (*order, *(u for u in rest if u != v))
-        for at in range(len(others) + 1):
-            if (*others[:at], v, *others[at:]) != (*order, *rest):
-                yield (*others[:at], v, *others[at:])
+        places = (reduction, len(others)) if v in out else (len(others),)
+        for at in places:
+            new = (*others[:at], v, *others[at:])
+            if new not in seen:
+                seen.add(new)
+                yield new
 
 
 def workspace_of(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> str | None:
@@ -257,6 +270,12 @@ def _candidates(
         workspace = workspace_of(a, order, extents)
         located = located_of(a, order, extents)
         for vector in options:
+            if (
+                vector is not None
+                and order[-1] != vector[0]
+                and order.index(vector[0]) != _first(a, order)
+            ):
+                continue
             if vector is not None and (vector[0] not in a.output.vars and order[-1] != vector[0]):
                 continue
             if vector is not None and vector[0] == workspace:
@@ -267,6 +286,11 @@ def _candidates(
             if order and order[0] in a.output.vars and (vector is None or vector[0] != order[0]):
                 total *= PARALLEL
             yield Candidate(total, order, vector, workspace, located)
+
+
+def _first(a: Assignment, order: tuple[str, ...]) -> int:
+    """Depth of the loop just outside of the reductions."""
+    return next((d for d, v in enumerate(order) if v not in a.output.vars), len(order)) - 1
 
 
 def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule:
@@ -308,10 +332,10 @@ def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -
     stored = a.output.level_vars[: max(a.output.format.sparse_levels) + 1]
     before = precedence(list(a.operands)) | set(itertools.combinations(stored, 2))
     best: tuple[float, tuple[str, ...]] | None = None
-    found = list(itertools.islice(_topological((), a.vars, before), MAX_ORDERS))
+    found = list(itertools.islice(topological((), a.vars, before), MAX_ORDERS))
     if not found:  # operands disagree with the output: it decides
         before = set(itertools.combinations(stored, 2))
-        found = list(itertools.islice(_topological((), a.vars, before), MAX_ORDERS))
+        found = list(itertools.islice(topological((), a.vars, before), MAX_ORDERS))
     for order in found:
         total = cost.order_cost(replace(a, shares=None), order, extents, stats, None, None, None)
         if best is None or (total, order) < best:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In which storage order sparse operands should be read: when a conversion pays.
 
-`storage` decides for operands that are co-iterated, `rearrangements` for frozen ones, whose pattern
-are converted once.
+`storage` decides for operands that are co-iterated; `rearrangements` for frozen ones, whose
+patterns are converted once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
 from jsparse.levels import Compressed, Level
 from jsparse.schedule import cost
-from jsparse.schedule.auto import MAX_ORDERS, located_of, plan, workspace_of
+from jsparse.schedule.auto import (
+    MAX_ORDERS,
+    located_of,
+    plan,
+    precedence,
+    topological,
+    workspace_of,
+)
 from jsparse.schedule.directives import Nest
 from jsparse.schedule.stats import estimate
 
@@ -43,7 +50,11 @@ def storage(
     rest = tuple(v for v in a.vars if v not in inner)
     own = estimate(a.pattern, extents, guess(a, extents, nse)) if a.pattern is not None else None
     best: tuple[float, tuple[str, ...], dict[int, tuple[int, ...]]] | None = None
-    for order in itertools.islice(itertools.permutations(moving), MAX_ORDERS):
+    cheapest = CONVERT * min(nse[n] for n in sparse)
+    accesses = [*a.operands, *([a.pattern] if a.pattern else [])]
+    as_stored = topological((), moving, precedence(accesses))
+    every = itertools.chain(as_stored, itertools.permutations(moving))
+    for order in itertools.islice(every, MAX_ORDERS):
         changed: dict[int, tuple[int, ...]] = {}
         operands = list(a.operands)
         total = 0.0
@@ -66,6 +77,8 @@ def storage(
             total += _gathered(b, full, workspace, extents)
         if best is None or (total, order) < best[:2]:
             best = (total, order, changed)
+            if not changed and total <= cheapest:  # no conversion can cost less
+                break
     return best[2] if best else {}
 
 
