@@ -49,6 +49,8 @@ from jsparse.functions import subtract as subtract
 from jsparse.functions import sum as sum
 from jsparse.functions import tensordot as tensordot
 from jsparse.functions import vdot as vdot
+from jsparse.sharding import RowBlocks as RowBlocks
+from jsparse.sharding import shard_rows as shard_rows
 from jsparse.structure import concatenate as concatenate
 from jsparse.structure import expand_dims as expand_dims
 from jsparse.structure import reshape as reshape

@@ -32,7 +32,7 @@ LAYERS = (
     "entries matrix_market io",
     "pipeline",
     "reference ffi primitive contract",
-    "array derivative convert rules construct solve api structure functions",
+    "array derivative convert sharding rules construct solve api structure functions",
     "files explain",
     "__init__",
     "latency command __main__",
@@ -42,7 +42,7 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
     *("reference", "ffi", "primitive", "contract", "rules", "array", "derivative"),
-    *("convert", "construct", "solve", "api", "structure", "functions", "explain"),
+    *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
     *("__init__", "latency", "command", "__main__"),
 }
 
