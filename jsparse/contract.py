@@ -26,6 +26,7 @@ from jsparse.primitive import (
     sizes_of,
     unbatched,
     value_slots,
+    vary_together,
 )
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Schedule
@@ -65,7 +66,11 @@ def contract(
             operands[slot] = transposed(operands[slot], order, depth(batch, slot))
     numbers = tuple(extents[v] for v in planned.vars)
     y = einsum_p.bind(
-        *operands, assignment=planned, schedule=schedule, extents=numbers, batch=batch
+        *vary_together(operands),
+        assignment=planned,
+        schedule=schedule,
+        extents=numbers,
+        batch=batch,
     )
     order = planned.output.format.order
     if not planned.sampled and order != tuple(range(len(order))):

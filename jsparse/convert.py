@@ -25,7 +25,7 @@ from jsparse.errors import CapacityError, FormatError, StructureError, Unsupport
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble
-from jsparse.primitive import assemble_p
+from jsparse.primitive import assemble_p, vary_together
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 
@@ -102,6 +102,7 @@ def assemble_pattern(
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
     nse = checked_nse(nse, where)
+    flat = vary_together(flat)
     bind = partial(assemble_p.bind, batch=()) if traced(*flat) else _assemble
     run = partial(bind, *flat, assignment=a, work=work, extents=numbers)
     if nse is None:

@@ -25,6 +25,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jsparse import config, ffi, pipeline, reference
 from jsparse.codegen import build
@@ -109,6 +110,40 @@ def unbatched(batch: Batch, flat: Arrays) -> list[Any]:
         ShapedArray(x.shape[depth(batch, n) :], x.dtype) if depth(batch, n) else x
         for n, x in enumerate(flat)
     ]
+
+
+def _mesh(x: Any) -> Any:
+    """The mesh of an operand's type, or None."""
+    mesh = getattr(getattr(x, "sharding", None), "mesh", None)
+    return None if mesh is None or mesh.empty else mesh
+
+
+def result_type(shape: tuple[Any, ...], dtype: str, operands: Arrays) -> ShapedArray:
+    """The type of a result: inside `shard_map` it varies over the axes that the operands vary over;
+    on an explicitly sharded mesh it is replicated.
+    """
+    mesh = next((m for m in map(_mesh, operands) if m is not None), None)
+    if mesh is None:
+        return ShapedArray(shape, jnp.dtype(dtype))
+    sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))
+    varying = [x.mat for x in operands if not x.mat.empty]
+    options = {"manual_axis_type": varying[0]} if varying else {}
+    return ShapedArray(shape, jnp.dtype(dtype), sharding=sharding, **options)
+
+
+def vary_together(operands: Arrays) -> list[Any]:
+    """Operands of one call inside `shard_map`, varying over the same axes: what is replicated is
+    cast, so that its cotangent is summed over the devices.
+    """
+    axes = [getattr(jax.typeof(x), "mat", None) for x in operands]
+    union = frozenset().union(*(a.varying for a in axes if a is not None))
+    if not union:
+        return list(operands)
+    out = []
+    for x, a in zip(operands, axes, strict=True):
+        missing = union - a.varying if a is not None else frozenset()
+        out.append(jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x)
+    return out
 
 
 def batch_shape(batch: Batch, flat: Arrays) -> tuple[int, ...]:
@@ -255,7 +290,7 @@ def _einsum_abstract(
     one = unbatched(batch, flat)
     check_shapes(assignment, extents, one)
     shape = (*batch_shape(batch, flat), *output_shape(assignment, extents, one))
-    return ShapedArray(shape, jnp.dtype(assignment.output.dtype))
+    return result_type(shape, assignment.output.dtype, flat)
 
 
 _einsum_default = mlir.lower_fun(_einsum_reference, multiple_results=False)
@@ -285,7 +320,7 @@ def _assemble_abstract(
     lead = batch_shape(batch, flat)
     groups = assemble.groups(assignment)
     if count:
-        return [ShapedArray((*lead, len(groups)), jnp.dtype("int64"))]
+        return [result_type((*lead, len(groups)), "int64", flat)]
     extent = dict(zip(assignment.vars, extents, strict=True))
     room = {
         level: c
@@ -306,8 +341,8 @@ def _assemble_abstract(
         for v in access.level_vars[access.format.ndim - access.format.dense_tail :]:
             source *= extent[v]
         out += [source, capacity[-1] + 1]
-    index = jnp.dtype(assignment.output.format.index)
-    return [ShapedArray((*lead, size), index) for size in out]
+    index = assignment.output.format.index
+    return [result_type((*lead, size), index, flat) for size in out]
 
 
 def _assemble_spec(

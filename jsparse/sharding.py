@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Row blocks for `jax.shard_map`: a sparse array cut so that each device has its share of entries.
 
-    blocks = js.shard_rows(A, mesh, "x")
-    f = jax.shard_map(lambda a, B: a.local() @ B, mesh=mesh,
-                      in_specs=(P("x"), P()), out_specs=P("x"))
-    y = blocks.rows_of(f(blocks, B))
+blocks = js.shard_rows(A, mesh, "x")
+f = jax.shard_map(lambda a, B: a.local() @ B, mesh=mesh,
+                  in_specs=(P("x"), P()), out_specs=P("x"))
+y = blocks.rows_of(f(blocks, B))
 """
 
 from __future__ import annotations
@@ -24,9 +24,7 @@ from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import parse_format
 
 
-@partial(
-    jax.tree_util.register_dataclass, data_fields=["stacked"], meta_fields=["starts", "shape"]
-)
+@partial(jax.tree_util.register_dataclass, data_fields=["stacked"], meta_fields=["starts", "shape"])
 @dataclass(frozen=True, eq=False)
 class RowBlocks:
     """A matrix in row blocks of equal capacity, stacked along a leading axis of every leaf.
@@ -57,9 +55,9 @@ class RowBlocks:
         if (sizes == height).all():
             return y
         keep = np.concatenate([b * height + np.arange(n) for b, n in enumerate(sizes)])
-        types = getattr(jax.typeof(y).sharding.mesh, "axis_types", ())
-        if AxisType.Explicit in types:  # rows of several blocks: no device has them all
-            return y.at[keep].get(out_sharding=PartitionSpec())
+        mesh = jax.typeof(y).sharding.mesh
+        if AxisType.Explicit in getattr(mesh, "axis_types", ()):  # no device has all the rows
+            return y.at[keep].get(out_sharding=NamedSharding(mesh, PartitionSpec()))
         return jnp.take(y, keep, axis=0)
 
 
