@@ -297,6 +297,7 @@ class SparseArray:
 def _entries(a: SparseArray) -> Any:
     """Positions of the last sparse level: how many stored entries are in use."""
     host = a.pattern.arrays if a.pattern is not None else a.structure
+    host = tuple(x if isinstance(x, jax.core.Tracer) else np.asarray(x) for x in host)
     by_name = dict(zip(a.format.array_names(), host, strict=True))
     positions: Any = 1
     for n, (level, mode) in enumerate(zip(a.format.levels, a.format.order, strict=True)):

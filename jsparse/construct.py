@@ -229,7 +229,7 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
     fmt = as_format(format, x.ndim)
     if fmt.is_dense:
         raise FormatError("fromdense: format 'dense' is the array itself")
-    fmt = fmt.with_index(index_dtype(x.shape, 0))
+    fmt = fmt.with_index(index_dtype(x.shape, 2**31 if fmt.index == "int64" else 0))
     names = letters(x.ndim)
     source = Access("A", names, parse_format("dense", x.ndim), str(x.dtype))
     a = Assignment(Access("Y", names, fmt.tighten(), PATTERN), (source,), (Term((0,)),))
@@ -355,7 +355,7 @@ def diags(
     if np.ndim(offsets) == 0:
         diagonals, offsets = [diagonals], [offsets]
     rows, cols, values = [], [], []
-    if np.ndim(diagonals) == 0 or any(np.ndim(d) > 1 for d in diagonals):
+    if not hasattr(diagonals, "__len__") or any(np.ndim(d) > 1 for d in diagonals):
         raise StructureError("diags: expected one array for each offset")
     diagonals = [jnp.atleast_1d(jnp.asarray(d)) for d in diagonals]
     if len(diagonals) != len(offsets):

@@ -102,20 +102,21 @@ def assemble_pattern(
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
     nse = checked_nse(nse, where)
-    flat = vary_together(flat)
-    bind = partial(assemble_p.bind, batch=()) if traced(*flat) else _assemble
-    run = partial(bind, *flat, assignment=a, work=work, extents=numbers)
+    known = {"assignment": a, "work": work, "extents": numbers}
+    capacity = (nse or 0,) * len(groups)
+    if not traced(*flat):
+        with jax.ensure_compile_time_eval():  # constants of a trace, if there is one around
+            if nse is None:
+                counts = _assemble(*flat, count=True, capacity=capacity, **known)[0]
+                capacity = tuple(int(c) for c in counts)
+            return list(_assemble(*flat, count=False, capacity=capacity, **known))
     if nse is None:
-        if traced(*flat):
-            raise CapacityError(
-                f"{where}: the result is sparse and its number of entries is not known under jit; "
-                f"pass nse= (a capacity) or like= (an array with the pattern), or freeze the "
-                f"operands"
-            )
-        capacity = tuple(int(c) for c in run(count=True, capacity=(0,) * len(groups))[0])
-    else:
-        capacity = (int(nse),) * len(groups)
-    return list(run(count=False, capacity=capacity))
+        raise CapacityError(
+            f"{where}: the result is sparse and its number of entries is not known under jit; "
+            f"pass nse= (a capacity) or like= (an array with the pattern), or freeze the operands"
+        )
+    flat = vary_together(flat)
+    return list(assemble_p.bind(*flat, count=False, capacity=capacity, batch=(), **known))
 
 
 @lru_cache(maxsize=1024)
@@ -307,10 +308,10 @@ def coo_parts(a: SparseArray) -> tuple[Any, list[Any], Any]:
     levels are expanded.
     """
     plain = parse_format("coo", a.ndim).with_index(a.format.index)
-    c = to(a, plain.loosen(ordered=False, unique=False))
+    loose = plain.loosen(ordered=False, unique=False)
+    c = to(a, loose) if a.frozen else _sorted(a, loose, None)  # the kernel checks the index arrays
     pos, *crds = c.arrays
-    count = pos[-1]
-    return c.data, crds, count if isinstance(count, jax.core.Tracer) else int(count)
+    return c.data, crds, pos[-1] if traced(pos) else int(np.asarray(pos)[-1])
 
 
 def canonical(a: SparseArray) -> SparseArray:

@@ -187,9 +187,9 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
 
 def _dtype_of(f: Any, *arrays: Any) -> Any:
     """The dtype that a function of `jnp` gives."""
-    return jax.eval_shape(
-        f, *[x if x.ndim == 0 else jnp.zeros((1,), x.dtype) for x in arrays]
-    ).dtype
+    like = [jax.ShapeDtypeStruct((1,), jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays]
+    scalars = zip(arrays, like, strict=True)
+    return jax.eval_shape(f, *[x if x.ndim == 0 else s for x, s in scalars]).dtype
 
 
 def divide(a: Any, b: Any) -> Any:

@@ -118,6 +118,11 @@ def _cotangent(
         seed_format, slots = a.output.format, _own_slots(a, len(flat))
         trusted, known = a.output.trusted, a.output.known
     others = [m for m in term.factors if m != n]
+    if a.shares in others:  # values at the same positions: one operand, also if it has duplicates
+        slot = value_slots(a)[a.shares or 0]
+        assert slot is not None
+        ct = ct * _aligned(flat[slot], slot, batch)
+        others.remove(a.shares)
     seed = Access("ct", a.output.vars, seed_format, a.output.dtype, trusted, known)
     accesses = [seed, *(a.operands[m] for m in others)]
     slots = slots + [k for m in others for k in _slots(a, m)]
@@ -134,6 +139,14 @@ def _cotangent(
     own = value_slots(a)[n]
     summed = tuple(axis for axis, mask in enumerate(batch) if not mask[own])  # type: ignore[index]
     return y.sum(summed).astype(y.dtype) if summed else y
+
+
+def _aligned(x: Any, slot: int, batch: Batch) -> Any:
+    """Operand `slot` with an axis of extent 1 for each batch axis that it lacks."""
+    for axis, mask in enumerate(batch):
+        if not mask[slot]:
+            x = jnp.expand_dims(x, axis)
+    return x
 
 
 def restored(

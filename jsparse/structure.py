@@ -68,9 +68,9 @@ def _from_parts(
         .loosen(ordered=False, unique=source.format.canonical)
     )
     out = SparseArray(data, (pos, *[jnp.asarray(c, index) for c in coords]), shape, coo)
+    ordered = all(source.format.levels[n].ordered for n in source.format.sparse_levels)
     target = _like_source(source, len(shape)).with_index(index)
-    if not source.format.canonical:
-        target = target.loosen(unique=False)
+    target = target.loosen(ordered=ordered, unique=source.format.canonical)
     return to(
         out,
         target,

@@ -162,7 +162,7 @@ def _quick() -> Iterator[Case]:
 
 def _slow() -> Iterator[Case]:
     for number, einsum in enumerate(EINSUMS + EXTRA):
-        for formats in _some(einsum, 30 if einsum.count(",") < 2 else 40):
+        for formats in _some(einsum, 24 if einsum.count(",") < 2 else 16):
             yield Case(einsum, formats)
         yield from _variants(einsum, number, every=True)
     for f in OTHER[2]:

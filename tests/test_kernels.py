@@ -248,10 +248,10 @@ CASES_OF_DTYPES = (
 
 
 def dtypes_of_cases() -> list[Any]:
-    """Every case with every dtype; a third of them quick."""
+    """Every case with every dtype; a quarter of them quick."""
     pairs = itertools.product(enumerate(CASES_OF_DTYPES), enumerate(DTYPES))
     return [
-        pytest.param(case, d, id=f"{case} {d}", marks=[pytest.mark.slow] if (n + m) % 3 else [])
+        pytest.param(case, d, id=f"{case} {d}", marks=[pytest.mark.slow] if (n + m) % 4 else [])
         for (n, case), (m, d) in pairs
     ]
 
