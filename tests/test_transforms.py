@@ -364,3 +364,40 @@ def test_the_reference_takes_every_transformation(row: Row) -> None:
         batch = [jnp.stack([v, -v]) for v in values]
         close(jax.jit(jax.vmap(sparse))(*batch), jax.vmap(dense)(*batch))
     jax.clear_caches()
+
+
+def test_strict_settings_of_jax() -> None:
+    """Nothing of ours moves data, promotes or broadcasts behind the user's back."""
+    rng = np.random.default_rng(0)
+    a = js.fromdense(jnp.asarray(rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.5)))
+    b = jnp.asarray(rng.standard_normal((5, 3)))
+    step = jax.jit(lambda a, b: (a @ b, js.grad(lambda a: jnp.sum((a @ b) ** 2))(a), a.T))
+    want = step(a, b)[0]
+    with (
+        jax.numpy_dtype_promotion("strict"),
+        jax.numpy_rank_promotion("raise"),
+        jax.debug_nans(True),
+        jax.transfer_guard("disallow"),
+    ):
+        y, g, t = step(a, b)
+        fresh = jax.jit(lambda a, b: a @ b * 2.0)(a, b)
+    np.testing.assert_array_equal(y, want)
+    np.testing.assert_allclose(fresh, 2 * want)
+    assert g.shape == a.shape and t.shape == (5, 4)
+
+
+def test_checkify_donation_and_the_staged_api() -> None:
+    from jax.experimental import checkify
+
+    a, b = js.fromdense(jnp.eye(4)), jnp.ones((4, 2))
+    error, y = checkify.checkify(jax.jit(lambda a, b: a @ b))(a, b)
+    error.throw()
+    np.testing.assert_array_equal(y, b)
+    scale = jax.jit(lambda a: a * 2.0, donate_argnums=0)
+    np.testing.assert_array_equal(scale(js.fromdense(2 * jnp.eye(4))).todense(), 4 * jnp.eye(4))
+    with jax.named_scope("product"):
+        compiled = jax.jit(lambda a, b: a @ b).lower(a, b).compile()
+    np.testing.assert_array_equal(compiled(a, b), b)
+    assert jax.eval_shape(lambda a: a.T, a).shape == (4, 4)
+    summed = jax.tree.map(lambda x, y: x + y, a, a.with_data(a.data))
+    assert isinstance(summed, js.SparseArray)

@@ -6,6 +6,13 @@
 #include <stdint.h>
 #include <string.h>
 
+// Asks for the cache lines of x[at .. at + n); never faults.
+template <typename T>
+static inline void js_prefetch(const T* x, int64_t at, int64_t n) {
+  const char* p = (const char*)x + at * (int64_t)sizeof(T);
+  for (int64_t b = 0; b < n * (int64_t)sizeof(T); b += 64) __builtin_prefetch(p + b);
+}
+
 template <typename T>
 static inline void js_fill_zero(T* x, int64_t lo, int64_t hi) {
   if (lo < hi) memset((void*)(x + lo), 0, (size_t)(hi - lo) * sizeof(T));

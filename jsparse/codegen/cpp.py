@@ -21,6 +21,7 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
     "balance": "search.h",
     "even": "search.h",
     "group_start": "search.h",
+    "prefetch": "memory.h",
     "fill_zero": "memory.h",
     "copy_scan": "memory.h",
     "sort_by": "sort.h",

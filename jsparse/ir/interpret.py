@@ -281,6 +281,7 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "balance": _balance,
     "even": _even,
     "group_start": _group_start,
+    "prefetch": lambda x, at, n: None,
     "fill_zero": _fill_zero,
     "copy_scan": _copy_scan,
     "sort_by": _sort_by,

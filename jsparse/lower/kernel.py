@@ -22,7 +22,8 @@ from jsparse.ir.loop import (
     block,
 )
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
-from jsparse.lower.loops import WIDE, Einsum, adds
+from jsparse.lower.loops import Einsum
+from jsparse.lower.sums import WIDE, adds
 from jsparse.lower.walk import Cursor
 from jsparse.schedule.directives import Nest
 

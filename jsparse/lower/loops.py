@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from jsparse.ir.index import Access, Assignment, semiring
+from jsparse.ir.index import Assignment, semiring
 from jsparse.ir.loop import (
-    INT,
     ONE,
     ZERO,
     Assign,
@@ -28,6 +27,8 @@ from jsparse.ir.loop import (
     Cast,
     Const,
     Decl,
+    Dim,
+    Do,
     Expr,
     For,
     HSum,
@@ -47,10 +48,9 @@ from jsparse.ir.loop import (
 )
 from jsparse.lower.buffers import OUTPUT, Binding
 from jsparse.lower.chunks import Cut, starts_with
+from jsparse.lower.sums import WIDE, adds, position_row, tree
 from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
-
-WIDE = {"float16": "float32", "bfloat16": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +193,9 @@ class Einsum(Walk):
             partial = [Var(f"Y_v{u}", dtype, reduce_lanes[1]) for u in range(reduce_lanes[2])]
             head += [Decl(acc, Splat(zero, acc.lanes), mutable=True) for acc in partial]
         body = super().inside(d, cursors, env)
-        totals = [_tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
+        totals = [tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
         if partial:
-            totals = [Bin(op.text, totals[0], HSum(_tree(partial, op.text), op.text))]
+            totals = [Bin(op.text, totals[0], HSum(tree(partial, op.text), op.text))]
         self.lanes = lanes
         return block_scope(block(*head, body, self.write(totals, cursors, env)))
 
@@ -256,6 +256,30 @@ class Einsum(Walk):
                 For(p, main, end, block(Decl(vk, c.coordinate(p)), rest)),
             )
         )
+
+    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+        """Prefetch rows that an entry some nonzeros further on will read, or add to."""
+        out: list[Stmt] = []
+        vector = self.nest.vector
+        for name, distance in self.nest.prefetch:
+            assert vector is not None
+            rows = self.rows_of(name, self.order[d], cursors)
+            if rows is None:
+                continue
+            last = sub(Dim(c.storage[c.level]["crd"], 0), ONE)
+            row = c.coordinate(Bin("min", add(p, Const(distance)), last))
+            k = vector[0]
+            start = add(mul(row, self.extents[k]), Var(k) if self.lanes else ZERO)
+            width = (self.lanes.registers if self.lanes else vector[2]) * vector[1]
+            out.append(Do("prefetch", (rows, start, Const(width))))
+        return out
+
+    def rows_of(self, name: str, v: str, cursors: Cursors) -> Buffer | None:
+        """The buffer of a dense matrix whose rows are chosen by `v`, if this is where it is."""
+        if name == "Y":
+            return self.target if self.assignment.output.level_vars[:1] == (v,) else None
+        n = next(m for m, a in enumerate(self.assignment.operands) if a.name == name)
+        return self.binding.tensors[n].values if cursors[n].next_var == v else None
 
     # ---------------------------------------------------------------- values
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
@@ -407,38 +431,3 @@ class Einsum(Walk):
             block_scope(produce),
             For(p, lo, hi, block(Decl(v, c.coordinate(p)), Store(self.result, p, value))),
         )
-
-
-def position_row(operand: str, v: str) -> Buffer:
-    """Where positions of an operand's fiber along `v` are looked up."""
-    return Buffer(f"{operand}_at_{v}", INT)
-
-
-def adds(nest: Nest) -> bool:
-    """Whether a nest visits an element of its output more than once: a reduction is outside of it,
-    or an operand may hold one of its coordinates in several places.
-    """
-    a = nest.assignment
-    out = a.output.vars
-    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
-    return nest.first_reduction < complete or (
-        not a.sampled and any(_repeats(x, out) for x in a.operands)
-    )
-
-
-def _repeats(access: Access, out: tuple[str, ...]) -> bool:
-    levels = access.format.levels
-    for n, v in enumerate(access.level_vars):
-        grouped = n + 1 < len(levels) and levels[n + 1].branchless
-        if v in out and not levels[n].unique and not (grouped and levels[n].ordered):
-            return True
-    return False
-
-
-def _tree(parts: list[Var] | list[Expr], op: str) -> Expr:
-    """The parts combined pairwise, so that the order is fixed and the error small."""
-    level: list[Expr] = list(parts)
-    while len(level) > 1:
-        pairs = [Bin(op, a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + ([level[-1]] if len(level) % 2 else [])
-    return level[0]

@@ -237,7 +237,7 @@ class Walk:
         inner = {**env, v.name: v}
         if not c.grouped:
             body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p)}, inner))
-            step = block(Decl(v, c.coordinate(p)), body)
+            step = block(Decl(v, c.coordinate(p)), *self.ahead(d, c, p, cursors), body)
             return self.interval(
                 d, lo, hi, lambda a, b: block(*head, For(p, a, b, step)), c, cursors
             )
@@ -252,6 +252,10 @@ class Walk:
             c,
             cursors,
         )
+
+    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+        """What to do early for entries after position `p` of the driver `c`; nothing here."""
+        return []
 
     def groups(self, p: Var, group: Var, end: Var, v: Var, c: Cursor, body: Stmt) -> Stmt:
         """while p < end: the group [p, group) of equal coordinates v, then on to the next."""

@@ -24,6 +24,7 @@ from jsparse.schedule.directives import (
     Nest,
     Parallelize,
     Precompute,
+    Prefetch,
     Reorder,
     Schedule,
     Unroll,
@@ -34,6 +35,8 @@ from jsparse.target import Target, host
 
 VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
 MAX_ORDERS = 120
+MOST_REGISTERS = 8  # accumulators of a vector loop
+AHEAD = 16  # nonzeros between asking for a row and using it
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
@@ -178,9 +181,8 @@ def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[st
     lanes = target.vector_bytes // size
     while lanes > extent:
         lanes //= 2
-    most = 8 if v in a.output.vars else 4
     registers = 1
-    while registers * 2 <= most and registers * 2 * lanes <= extent:
+    while registers * 2 <= MOST_REGISTERS and registers * 2 * lanes <= extent:
         registers *= 2
     return (v, lanes, registers)
 
@@ -288,6 +290,21 @@ def _candidates(
             yield Candidate(total, order, vector, workspace, located)
 
 
+def _scattered_rows(a: Assignment, best: Candidate, extents: dict[str, int]) -> Iterator[str]:
+    """Dense operands whose rows a sparse loop picks from more than the second-level cache holds."""
+    assert best.vector is not None
+    stored = (*a.operands, *([a.pattern] if a.pattern else []))
+    sparse = {v for x in stored for v in x.sparse_vars}
+    scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
+    for x in (*a.operands, *scattered):
+        names = x.level_vars
+        rows = len(names) == 2 and names[0] in sparse and names[1] == best.vector[0]
+        if x.format.is_dense and rows:
+            size = extents[names[0]] * extents[names[1]] * VECTOR_DTYPES[a.output.dtype]
+            if size > host().l2:
+                yield x.name
+
+
 def _first(a: Assignment, order: tuple[str, ...]) -> int:
     """Depth of the loop just outside of the reductions."""
     return next((d for d, v in enumerate(order) if v not in a.output.vars), len(order)) - 1
@@ -300,6 +317,7 @@ def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule
     schedule += [Locate(name, v) for name, v in best.located]
     if best.vector:
         schedule.append(Vectorize(*best.vector))
+        schedule += [Prefetch(name, AHEAD) for name in _scattered_rows(a, best, extents)]
     last = best.order[-1] if best.order else None
     reduction = last is not None and last not in a.output.vars
     vector_out = best.vector is not None and best.vector[0] in a.output.vars

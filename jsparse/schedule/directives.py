@@ -29,6 +29,7 @@ class Nest:
     unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
     parallel: str | None = None
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
+    prefetch: tuple[tuple[str, int], ...] = ()  # (dense operand, nonzeros ahead)
 
     @property
     def first_reduction(self) -> int:
@@ -243,7 +244,37 @@ class Parallelize(Directive):
         return replace(nest, parallel=self.var)
 
 
-DIRECTIVES = {c.name: c for c in (Reorder, Precompute, Locate, Vectorize, Unroll, Parallelize)}
+@dataclass(frozen=True, slots=True)
+class Prefetch(Directive):
+    """Ask for the row of a dense matrix that a nonzero `distance` further on will need; Y stands
+    for an output that is added to.
+
+       forall j in A[i]: Y[i,k:k+16] += A[i,j] * B[j,k:k+16]        prefetch(B,8)
+    -> forall j in A[i]: prefetch B[j of 8 nonzeros ahead,k:k+16]; Y[i,k:k+16] += ...
+    """
+
+    operand: str
+    distance: int
+    name = "prefetch"
+
+    def apply(self, nest: Nest) -> Nest:
+        a = nest.assignment
+        found = [x for x in (*a.operands, a.output) if x.name == self.operand]
+        self.need(bool(found), f"no operand {self.operand!r}")
+        names = found[0].level_vars
+        self.need(
+            found[0].format.is_dense
+            and len(names) == 2
+            and nest.vector is not None
+            and names[1] == nest.vector[0],
+            "only rows of a dense matrix along the vector loop can be prefetched",
+        )
+        self.need(1 <= self.distance <= 64, "distance must lie in 1 to 64")
+        return replace(nest, prefetch=(*nest.prefetch, (self.operand, self.distance)))
+
+
+_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Parallelize)
+DIRECTIVES = {c.name: c for c in _KINDS}
 Schedule = tuple[Directive, ...]
 
 
