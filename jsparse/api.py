@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from jsparse.array import SparseArray
-from jsparse.convert import to, traced
+from jsparse.convert import canonical, to, traced
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Term
@@ -64,6 +64,8 @@ def einsum(
         if known is not None:
             return known(operands)
     problem, extent, ops = _pose(subscripts, operands)
+    if isinstance(like, SparseArray):
+        like = canonical(like)  # each entry of the result once
     wish = Wish(out_format, nse, like, _schedule(schedule))
     return evaluate(problem, extent, ops, wish, key if key and key[-1] is not None else None)
 
@@ -160,7 +162,7 @@ def _eager(job: Job, wish: Wish, key: Any = None) -> Any:
     like = wish.like.unfreeze() if wish.like is not None else None
     trusted_like = wish.like is not None and wish.like.frozen
     plain = job.output.format.is_dense
-    out_format = wish.out_format if plain else None
+    out_format = "dense" if plain else None  # a rearranged operand might infer otherwise
     run = _jitted(
         agreed.problem,
         tuple(agreed.extent.items()),

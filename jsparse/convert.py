@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from jsparse.array import Pattern, SparseArray
+from jsparse.array import Pattern, SparseArray, index_dtype, validate
 from jsparse.contract import contract
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, parse_format
@@ -142,8 +142,11 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
         return todense(a)
     if isinstance(format, str) and "/" not in format:
         target = target.with_index(a.format.index)
-    if target.index != a.format.index and target.index == "int32":
-        index_dtype_check(a.shape, a.nse)
+    if target.index != a.format.index:
+        if target.index == "int32":
+            index_dtype_check(a.shape, a.nse)
+        else:
+            index_dtype(a.shape, 2**31)  # raises if JAX has no 64-bit integers
     if nse is None and _promises(a.format, target):
         return a._relabel(a.shape, target)
     tail = target.dense_tail
@@ -296,7 +299,9 @@ def _through_values(a: SparseArray, target: Format, nse: int | None) -> SparseAr
 
 
 def todense(a: SparseArray) -> Any:
-    """The dense array; duplicates add up."""
+    """The dense array; duplicates add up.  A dense array passes through."""
+    if not isinstance(a, SparseArray):
+        return jnp.asarray(a)
     names = letters(a.ndim)
     out = Access("Y", names, parse_format("dense", a.ndim), str(a.dtype))
     b = Assignment(out, (access_of(a, "A", names, str(a.dtype)),), (Term((0,)),))
@@ -327,6 +332,8 @@ def toscipy(a: SparseArray) -> Any:
     """
     if traced(a.data, *a.arrays):
         raise UnsupportedError("to_scipy: the array is traced; call it outside of jit")
+    if not a.frozen:
+        validate(a.format, a.shape, tuple(np.asarray(x) for x in a.structure), "to_scipy")
     name = str(a.format.tighten().with_index("int32"))
     if name in ("csr", "csc"):
         pos, crd = (np.asarray(x) for x in a.arrays)
@@ -346,12 +353,8 @@ def tobcoo(a: SparseArray) -> Any:
     """A `jax.experimental.sparse.BCOO`; capacity becomes padding that BCOO ignores."""
     from jax.experimental import sparse as jsparse_experimental
 
-    c = to(
-        a,
-        parse_format("coo", a.ndim).with_index(a.format.index).loosen(ordered=False, unique=False),
-    )
-    pos, *crds = c.arrays
-    used = jnp.arange(c.nse) < pos[-1]
+    data, crds, count = coo_parts(a)
+    used = jnp.arange(data.shape[0]) < count
     indices = jnp.stack(
         [
             jnp.where(used, crd, size).astype(crd.dtype)
@@ -359,7 +362,7 @@ def tobcoo(a: SparseArray) -> Any:
         ],
         axis=1,
     )
-    data = jnp.where(used, c.data, jnp.zeros((), c.dtype))
+    data = jnp.where(used, data, jnp.zeros((), data.dtype))
     return jsparse_experimental.BCOO((data, indices), shape=a.shape)
 
 

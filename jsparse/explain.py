@@ -46,6 +46,8 @@ def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
       it won against, and its C++ text.
     """
     out = Explanation(f"einsum {subscripts!r}")
+    if not primitive.use_kernel():
+        out.headline += "   (no kernel runs: pure JAX instead; these would)"
     for n, x in enumerate(operands):
         out.steps.append(f"  operand {n}: {_describe(x)}")
     counted = False

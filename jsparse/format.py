@@ -67,6 +67,12 @@ class Format:
                     f"got {above}"
                 )
 
+            if level.branchless and above is not None and above.unique:
+                raise FormatError(
+                    f"format: a {level.kind} level needs a level above it that may repeat a "
+                    f"coordinate; write {above.kind}(-u)"
+                )
+
     def __str__(self) -> str:
         return _text(self)
 

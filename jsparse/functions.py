@@ -250,6 +250,10 @@ def _binary(f: Any, swap: bool = False) -> Any:
     return method
 
 
+def _reshape(self: SparseArray, *shape: Any) -> Any:
+    return reshape(self, shape[0] if len(shape) == 1 else shape)
+
+
 def install() -> None:
     """Give `SparseArray` its operators and conversion methods: `array` is below this layer, so
     they come from here.
@@ -259,9 +263,10 @@ def install() -> None:
         "__mul__": _binary(multiply), "__rmul__": _binary(multiply, True),
         "__add__": _binary(add), "__radd__": _binary(add, True),
         "__sub__": _binary(subtract), "__rsub__": _binary(subtract, True),
-        "__truediv__": divide, "__neg__": negative, "__pos__": lambda a: a, "__getitem__": getitem,
+        "__truediv__": divide, "__rtruediv__": _binary(divide, True),
+        "__neg__": negative, "__pos__": lambda a: a, "__getitem__": getitem,
         "to": to, "todense": todense, "to_scipy": convert.toscipy, "to_bcoo": convert.tobcoo,
-        "sum": sum, "mean": mean, "reshape": reshape, "conj": conj,
+        "sum": sum, "mean": mean, "reshape": _reshape, "conj": conj,
     }  # fmt: skip
     for name, method in table.items():
         setattr(SparseArray, name, method)

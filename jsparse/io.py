@@ -12,12 +12,14 @@ to say where and what is wrong. What the formats leave open is decided so:
   unsigned-integer, complex -> complex128, none (pattern, .smtx) -> ones in float64, .tns ->
   float64, .npz -> as stored. An integer field that GraphBLAS types as float or double is real.
   Numbers that end the lines of a pattern are not used: its banner says that it has no values.
-- A .tns file counts from 1 and ends each line with a value, unless told otherwise. Its extents
+- A .tns file counts from 1, unless an index is 0, and ends each line with a value, unless told
+  otherwise or its last column can only be one of indices. Its extents
   come from its header (a line with the order, a line with the extents) or are the largest indices.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import os
 import re
@@ -53,7 +55,7 @@ def read(
     path: str | os.PathLike[str],
     *,
     shape: Sequence[int] | None = None,
-    index_base: int = 1,
+    index_base: int | None = None,
     values: bool | None = None,
 ) -> Coordinates:
     """Reads the sparse tensor in `path`, in the format that its suffix names.
@@ -62,7 +64,7 @@ def read(
     what it may not say of itself. Whatever is wrong with a file raises `FileError`.
     """
     suffix = _suffix(path)
-    if suffix != ".tns" and (shape is not None or index_base != 1 or values is not None):
+    if suffix != ".tns" and (shape is not None or index_base is not None or values is not None):
         got = "shape, index_base or values"
         raise fault(path, None, "option of another format", got, "none, as not .tns", "omit it")
     content = _content(path)
@@ -72,7 +74,7 @@ def read(
         case ".npz":
             return _read_npz(path, content)
         case ".tns":
-            return _read_tns(Lines.of(path, content, comment="#"), shape, index_base, values)
+            return _based(Lines.of(path, content, comment="#"), shape, index_base, values)
         case ".smtx":
             return _read_smtx(Lines.of(path, content, comment="#"))
         case _:
@@ -255,6 +257,22 @@ def _npz(c: Coordinates) -> bytes:
 # ---- .tns ----
 
 
+def _based(
+    text: Lines, shape: Sequence[int] | None, index_base: int | None, values: bool | None
+) -> Coordinates:
+    """A .tns file that counts from 1, or, if one of its indices is 0, from 0."""
+    if index_base is not None:
+        return _read_tns(text, shape, index_base, values)
+    try:
+        return _read_tns(text, shape, 1, values)
+    except FileError:
+        with contextlib.suppress(FileError):
+            c = _read_tns(text, shape, 0, values)
+            if c.coords.size and c.coords.min() == 0:
+                return c
+        raise
+
+
 def _read_tns(
     text: Lines, shape: Sequence[int] | None, index_base: int, values: bool | None
 ) -> Coordinates:
@@ -298,32 +316,26 @@ def _read_tns(
     arrays = table(text, start, [*columns, *([Column("value", "real")] * values)], None)
     coords = np.stack(arrays[:order])
     data = arrays[-1] if values else np.ones(coords.shape[1])
-    if guessed and words[-1].isdigit():
-        _check_value_column(text, start, coords, data, index_base)
+    if guessed and words[-1].isdigit() and _is_index(text, start, coords, data, index_base):
+        return _read_tns(text, None, index_base, False)
     if shape is None:
         shape = (coords.max(axis=1) + 1).tolist()
     return Coordinates(tuple(map(int, shape)), coords, data)
 
 
-def _check_value_column(
+def _is_index(
     text: Lines, start: int, coords: np.ndarray, data: np.ndarray, index_base: int
-) -> None:
-    """Refuses a last column that is more likely one of indices.
-
-    Read as values it gives some coordinates several values; read as indices, no line repeats.
+) -> bool:
+    """Whether the last column holds indices rather than values: as values it gives some coordinates
+    several values; as indices no line repeats.
     """
     earlier, later = repeats(coords)
     unlike = later[data[earlier] != data[later]]
     if unlike.size == 0 or not index_base <= data.min() <= data.max() < LARGEST:
-        return
+        return False
     if not all(words[-1].isdigit() for _, words in text.entries(start)):
-        return
-    if repeats(np.vstack([coords, data.astype(np.int64)]))[0].size == 0:
-        line = text.line_of(start, unlike.min())
-        got = f"{quoted(text.lines[line - 1].strip())}, whose first {len(coords)} numbers repeat"
-        expected = "each index once if the last column holds values"
-        todo = "pass values=False if it holds indices, values=True if entries are to add up"
-        raise text.fault(line, "unclear whether lines end with a value", got, expected, todo)
+        return False
+    return repeats(np.vstack([coords, data.astype(np.int64)]))[0].size == 0
 
 
 def _tns(path: object, c: Coordinates, comment: str) -> bytes:

@@ -27,7 +27,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jsparse import config, ffi, pipeline, reference
+from jsparse import config, fallback, ffi, pipeline, reference
 from jsparse.codegen import build
 from jsparse.errors import StructureError
 from jsparse.ir.index import PATTERN, Access, Assignment
@@ -279,7 +279,7 @@ def _einsum_cpu(
             "extents": extents,
             "batch": batch,
         }
-        return _einsum_default(ctx, *operands, **params)
+        return _einsum_fallback(ctx, *operands, **params)
     spec = pipeline.Spec(assignment.plain(), schedule, batch=batch)
     return _lower_spec(ctx, operands, spec, extents)
 
@@ -293,7 +293,14 @@ def _einsum_abstract(
     return result_type(shape, assignment.output.dtype, flat)
 
 
+def _einsum_checked(
+    *flat: Any, assignment: Assignment, schedule: Schedule, extents: tuple[int, ...], batch: Batch
+) -> Any:
+    return mapped(lambda *one: fallback.einsum(assignment, extents, one), batch)(*flat)
+
+
 _einsum_default = mlir.lower_fun(_einsum_reference, multiple_results=False)
+_einsum_fallback = mlir.lower_fun(_einsum_checked, multiple_results=False)
 einsum_p.def_abstract_eval(_einsum_abstract)
 einsum_p.def_impl(partial(xla.apply_primitive, einsum_p))
 mlir.register_lowering(einsum_p, _einsum_default)
@@ -361,7 +368,7 @@ def _assemble_spec(
 
 def _assemble_cpu(ctx: Any, *operands: Any, **params: Any) -> Any:
     if not use_kernel():
-        return _assemble_default(ctx, *operands, **params)
+        return _assemble_fallback(ctx, *operands, **params)
     a, extents, batch = params["assignment"], params["extents"], params["batch"]
     one = unbatched(batch, ctx.avals_in)
     spec = _assemble_spec(a, params["work"], params["count"], extents, one, batch)
@@ -383,7 +390,23 @@ def _assemble_reference(
     return mapped(one, batch)(*flat)
 
 
+def _assemble_checked(
+    *flat: Any,
+    assignment: Assignment,
+    work: str,
+    count: bool,
+    extents: tuple[int, ...],
+    capacity: tuple[int, ...],
+    batch: Batch,
+) -> Any:
+    def one(*flat: Any) -> Any:
+        return fallback.assemble(assignment, work, count, extents, capacity, flat)
+
+    return mapped(one, batch)(*flat)
+
+
 _assemble_default = mlir.lower_fun(_assemble_reference, multiple_results=True)
+_assemble_fallback = mlir.lower_fun(_assemble_checked, multiple_results=True)
 assemble_p.def_abstract_eval(_assemble_abstract)
 assemble_p.def_impl(partial(xla.apply_primitive, assemble_p))
 mlir.register_lowering(assemble_p, _assemble_default)

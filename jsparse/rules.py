@@ -149,6 +149,15 @@ def _aligned(x: Any, slot: int, batch: Batch) -> Any:
     return x
 
 
+def _restorable(x: Access, known: Pattern) -> bool:
+    """Whether an operand's values follow a permutation of its pattern's entries: no dense level
+    below the leaf but that of a batch.
+    """
+    batched = x.format.ndim - known.format.ndim
+    plain = x.format.canonical and x.dtype != PATTERN and known.format.dense_tail == 0
+    return plain and x.format.dense_tail == batched
+
+
 def restored(
     a: Assignment, extent: dict[str, int], flat: list[Any], batch: Batch
 ) -> tuple[Assignment, list[Any]]:
@@ -158,7 +167,7 @@ def restored(
     known = tuple(
         n
         for n, x in enumerate(a.operands)
-        if isinstance(x.known, Pattern) and x.format.canonical and x.dtype != PATTERN
+        if isinstance(x.known, Pattern) and _restorable(x, x.known)
     )
     sizes = tuple(extent[v] for v in a.vars)
     if not known or not all(isinstance(s, int) for s in sizes):

@@ -95,7 +95,7 @@ def reshape(a: Any, shape: Any) -> Any:
     data, coords, count = coo_parts(a)
     wide = a.size >= 2**31
     if wide:
-        index_dtype((a.size,), 0)
+        index_dtype((a.size,), a.nse)
     flat = jnp.zeros_like(coords[0], dtype="int64" if wide else "int32")
     for c, size in zip(coords, a.shape, strict=True):
         flat = flat * size + c
@@ -163,10 +163,16 @@ def stack(arrays: Sequence[Any], axis: int = 0) -> Any:
     return concatenate([expand_dims(x, axis) for x in parts], axis)
 
 
-def expand_dims(a: Any, axis: int) -> Any:
-    """A new mode of extent 1."""
-    axis = mode_numbers(axis, a.ndim + 1)[0]
-    return reshape(a, (*a.shape[:axis], 1, *a.shape[axis:]))
+def expand_dims(a: Any, axis: int | tuple[int, ...]) -> Any:
+    """New modes of extent 1 at the places `axis` of the result."""
+    places = (axis,) if isinstance(axis, int) else tuple(axis)
+    places = mode_numbers(places, a.ndim + len(places))
+    if len(set(places)) < len(places):
+        raise ValueError(f"expand_dims: axes {axis} repeat a place")
+    shape = list(a.shape)
+    for place in sorted(places):
+        shape.insert(place, 1)
+    return reshape(a, tuple(shape))
 
 
 def getitem(a: SparseArray, key: Any) -> Any:

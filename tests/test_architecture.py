@@ -33,7 +33,7 @@ LAYERS = (
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
-    "reference ffi primitive contract",
+    "reference fallback ffi primitive contract",
     "array derivative convert sharding rules construct solve api structure functions",
     "files explain",
     "__init__",
@@ -43,7 +43,7 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
-    *("reference", "ffi", "primitive", "contract", "rules", "array", "derivative"),
+    *("reference", "fallback", "ffi", "primitive", "contract", "rules", "array", "derivative"),
     *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
     *("__init__", "latency", "command", "__main__"),
 }

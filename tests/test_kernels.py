@@ -670,7 +670,7 @@ def uses(shape: tuple[int, ...]) -> Named:
     square, _ = cases.operand(seed("square"), (n, n), "csr")
     e = js.einsum
     yield "spmm", lambda a: e(f"{names},{last}z->{names[:-1]}z", a, panel)
-    yield "first", lambda a: e(f"{names},{names[0]}->{names[1:]}", a, jnp.ones(shape[0]))
+    yield "first", lambda a: e(f"{names},{names[0]}->{names[1:]}", a, jnp.ones(shape[0]), nse=200)
     yield "sum", lambda a: e(f"{names}->", a)
     yield "rows", lambda a: e(f"{names}->{names[0]}", a)
     yield "columns", lambda a: e(f"{names}->{last}", a)

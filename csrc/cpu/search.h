@@ -26,6 +26,7 @@ static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64
 // none.
 template <typename I>
 static JS_ONCE int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
+  if (lo == 0 && pos[0] != 0) return 0;  // entries before the first fiber would be lost
   if (lo > hi) return hi;  // chunks of a damaged array may come out reversed
   int bad = pos[lo] < 0 || pos[hi] > limit;
   for (int64_t p = lo; p < hi; ++p) bad |= pos[p] > pos[p + 1];

@@ -67,7 +67,8 @@ def _compiler_command(setting: str, path: str) -> tuple[str, ...] | None:
         if found:
             return (found,)
     if find_spec("ziglang") is not None:
-        return (sys.executable, "-m", "ziglang", "c++")
+        # Kernels use nothing of the C++ library, which zig would build first, for minutes.
+        return (sys.executable, "-m", "ziglang", "c++", "-nostdlib++")
     return None
 
 

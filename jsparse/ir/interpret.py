@@ -229,6 +229,8 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _find_bad_pos(pos: Array, lo: int, hi: int, limit: int) -> int:
+    if lo == 0 and pos[0] != 0:
+        return 0
     for p in range(lo, hi + 1):
         if pos[p] < 0 or pos[p] > limit or (p > lo and pos[p] < pos[p - 1]):
             return p

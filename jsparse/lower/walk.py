@@ -233,6 +233,8 @@ class Walk:
         v, p, end = Var(self.order[d]), Var(c.position), Var(c.position + "_end")
         lo, hi = c.bounds()
         others = {m: o for m, o in its.items() if m != n}
+        if not c.next_level.ordered:  # its coordinates jump: the others are searched, below
+            others = {}
         head, go_on = self.follow(others, cursors, v)
         inner = {**env, v.name: v}
         if not c.grouped:

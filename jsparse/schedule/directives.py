@@ -105,6 +105,7 @@ class Precompute(Directive):
         access = nest.assignment.pattern
         self.need(
             access is not None
+            and access.level_vars.count(self.var) == 1
             and access.level_vars[-1] == self.var
             and not access.format.levels[-1].full,
             f"{self.var} must index the last, compressed level of an output with a pattern of its "

@@ -43,6 +43,8 @@ def storage(
     """
     extents = dict(zip(a.vars, sizes, strict=True))
     sparse = [n for n, x in enumerate(a.operands) if not x.format.is_dense]
+    if not sparse:
+        return {}
     inner = {v for n in sparse for v in a.operands[n].vars}
     if a.sampled:
         inner |= set(a.output.vars)
