@@ -11,6 +11,9 @@ allocates exactly; under `jit` the capacity is that of the source, or `nse`.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache, partial
 from typing import Any
 
@@ -73,6 +76,23 @@ def _assemble(
     )
 
 
+_assumed: ContextVar[tuple[int, Callable[[str], None]] | None] = ContextVar(
+    "jsparse_assumed", default=None
+)
+
+
+@contextmanager
+def assume_capacity(nse: int, tell: Callable[[str], None]) -> Iterator[None]:
+    """Within, a pattern of unknown size gets the capacity `nse` instead of an error, and `tell` is
+    called with what asked: to look at programs that will not run (`js.explain`).
+    """
+    token = _assumed.set((nse, tell))
+    try:
+        yield
+    finally:
+        _assumed.reset(token)
+
+
 def checked_nse(nse: Any, where: str) -> int | None:
     """`nse` as a capacity, or None."""
     if nse is None:
@@ -110,7 +130,11 @@ def assemble_pattern(
                 counts = _assemble(*flat, count=True, capacity=capacity, **known)[0]
                 capacity = tuple(int(c) for c in counts)
             return list(_assemble(*flat, count=False, capacity=capacity, **known))
-    if nse is None:
+    assumed = _assumed.get()
+    if nse is None and assumed is not None:
+        assumed[1](where)
+        capacity = (assumed[0],) * len(groups)
+    elif nse is None:
         raise CapacityError(
             f"{where}: the result is sparse and its number of entries is not known under jit; "
             f"pass nse= (a capacity) or like= (an array with the pattern), or freeze the operands"

@@ -7,7 +7,7 @@ Everything is shown as it would run; nothing is executed but what the decision i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +16,7 @@ import jax
 
 from jsparse import api, pipeline, primitive
 from jsparse.array import SparseArray
-from jsparse.errors import CapacityError
+from jsparse.convert import assume_capacity
 from jsparse.ir.index import Assignment
 from jsparse.schedule import auto, directives
 
@@ -38,44 +38,46 @@ class Explanation:
     __repr__ = __str__
 
 
-def explain(subscripts: str, *operands: Any, **wish: Any) -> Explanation:
-    """What `js.einsum(subscripts, *operands, **wish)` does.
+def explain(program: str | Callable[..., Any], *operands: Any, **wish: Any) -> Explanation:
+    """What `js.einsum(program, *operands, **wish)` does, or what a function of sparse arrays does:
+    `js.explain(lambda a, b: a + b, A, B)`.
 
-    Returns: An `Explanation`, which prints: the operands with formats; the result's format and
-      why; each kernel with its assignment, loop order, schedule, predicted cost, the candidates
-      it won against, and its C++ text.
+    Returns: An `Explanation`, which prints: the operands with formats; the result's format; each
+      kernel with its assignment, loop order and schedule, for values also the candidates with
+      their predicted costs; and its C++ text.
     """
-    out = Explanation(f"einsum {subscripts!r}")
+    title = f"einsum {program!r}" if isinstance(program, str) else _name_of(program)
+    out = Explanation(title)
     if not primitive.use_kernel():
         out.headline += "   (no kernel runs: pure JAX instead; these would)"
     for n, x in enumerate(operands):
         out.steps.append(f"  operand {n}: {_describe(x)}")
-    counted = False
-    try:
-        y = _trace(out, subscripts, operands, wish)
-    except (
-        CapacityError
-    ):  # nothing is executed, so nothing is counted: any capacity shows the kernels
-        most = max((x.nse for x in operands if isinstance(x, SparseArray)), default=1)
-        counted = True
-        del out.steps[len(operands) :]
-        out.kernels.clear()
-        y = _trace(out, subscripts, operands, {**wish, "nse": most})
-    out.steps.insert(len(operands), f"  result:    {_describe(y, counted)}")
+    counted: list[str] = []
+    most = max((x.nse for x in operands if isinstance(x, SparseArray)), default=1)
+
+    def call(*ops: Any) -> Any:
+        return api.einsum(program, *ops, **wish) if isinstance(program, str) else program(*ops)
+
+    with _watch(out), assume_capacity(most, counted.append):
+        y = jax.eval_shape(call, *operands)
+    for x in jax.tree.leaves(y, is_leaf=lambda x: isinstance(x, SparseArray)):
+        out.steps.insert(len(operands), f"  result:    {_describe(x, bool(counted))}")
+    if counted:
+        out.steps.append(
+            "  An eager call runs each pattern kernel twice: first only to count the entries."
+        )
     return out
 
 
-def _trace(
-    out: Explanation, subscripts: str, operands: tuple[Any, ...], wish: dict[str, Any]
-) -> Any:
-    with _watch(out):
-        return jax.eval_shape(lambda *ops: api.einsum(subscripts, *ops, **wish), *operands)
+def _name_of(f: Callable[..., Any]) -> str:
+    return f"function {getattr(f, '__name__', type(f).__name__)}"
 
 
 def _describe(x: Any, counted: bool = False) -> str:
     if isinstance(x, SparseArray):
         frozen = "frozen " if x.frozen else ""
-        entries = "entries counted at run time" if counted else f"{x.data.shape[0]} stored entries"
+        shared = "entries counted at run time"
+        entries = shared if counted else f"{x.data.shape[0]} stored entries"
         return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {entries}"
     shape = ",".join(map(str, getattr(x, "shape", ())))
     return f"dense {getattr(x, 'dtype', type(x).__name__)}[{shape}]"
