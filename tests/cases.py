@@ -162,9 +162,9 @@ def _quick() -> Iterator[Case]:
 
 def _slow() -> Iterator[Case]:
     for number, einsum in enumerate(EINSUMS + EXTRA):
-        for formats in _some(einsum, 24 if einsum.count(",") < 2 else 12):
+        for formats in _some(einsum, 24 if einsum.count(",") < 2 else 8):
             yield Case(einsum, formats)
-        yield from _variants(einsum, number, share=2)
+        yield from _variants(einsum, number, share=4)
     for f in OTHER[2]:
         yield Case("ij,ij->ij", (f, "csr"), fill="zeros")
         yield Case("ij,jk->ik", ("csr", f))
