@@ -21,6 +21,15 @@ from jsparse import config
 from jsparse.convert import coo_parts
 from jsparse.errors import CapacityError
 
+
+def thinned(rows: list[Any], keep: int) -> list[Any]:
+    """Every `keep`-th row; the others as slow tests."""
+    return [
+        pytest.param(r, id=str(r), marks=[pytest.mark.slow] if n % keep else [])
+        for n, r in enumerate(rows)
+    ]
+
+
 EXTENT = {"i": 4, "j": 5, "k": 3, "l": 2, "b": 2}
 
 
@@ -165,7 +174,7 @@ def x64() -> Any:
         yield
 
 
-@pytest.mark.parametrize("row", TABLE, ids=str)
+@pytest.mark.parametrize("row", thinned(TABLE, 2))
 def test_first_order(row: Row) -> None:
     sparse, dense, values = case(row)
     everywhere = tuple(range(len(values)))
@@ -178,7 +187,7 @@ def test_first_order(row: Row) -> None:
     )
 
 
-@pytest.mark.parametrize("row", TABLE[::3], ids=str)
+@pytest.mark.parametrize("row", thinned(TABLE[::3], 2))
 def test_first_order_of_frozen_arrays(row: Row) -> None:
     sparse, dense, values = case(row, freeze=True)
     everywhere = tuple(range(len(values)))
@@ -187,7 +196,7 @@ def test_first_order_of_frozen_arrays(row: Row) -> None:
     close(jax.grad(weighted(sparse), everywhere)(*values), want)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=str)
+@pytest.mark.parametrize("row", thinned(TABLE, 5))
 def test_second_order(row: Row) -> None:
     """Hessian times a vector, forward over reverse and reverse over reverse."""
     sparse, dense, values = case(row)
@@ -220,7 +229,7 @@ def test_third_order(row: Row) -> None:
     close(third(sparse)(values[0]), third(dense)(values[0]))
 
 
-@pytest.mark.parametrize("row", TABLE, ids=str)
+@pytest.mark.parametrize("row", thinned(TABLE, 4))
 def test_vmap(row: Row) -> None:
     """Over each operand's values alone, and over all of them, with a gradient inside."""
     sparse, dense, values = case(row)
@@ -351,7 +360,7 @@ def test_training_loop_traces_once() -> None:
     assert traces == 1
 
 
-@pytest.mark.parametrize("row", TABLE[::5], ids=str)
+@pytest.mark.parametrize("row", thinned(TABLE[::5], 3))
 def test_the_reference_takes_every_transformation(row: Row) -> None:
     with config.override(backend="reference"):
         jax.clear_caches()
