@@ -29,6 +29,7 @@ class Config:
     cxxflags: str = ""  # appended to the compiler's command line
     # "auto": a generated kernel where there is a compiler; "kernel"; "reference": pure JAX
     backend: str = "auto"
+    verify: bool = False  # check the loop IR of every kernel; the tests do
     keep_source: bool = True  # leave the C++ text beside each object, for reading and profiling
 
 
@@ -37,7 +38,9 @@ def _from_environment() -> Config:
     for f in fields(Config):
         text = os.environ.get("JSPARSE_" + f.name.upper())
         if text is not None:
-            values[f.name] = text.lower() in ("1", "true", "yes") if f.type == "bool" else text
+            values[f.name] = (
+                text.lower() in ("1", "true", "yes") if f.type in ("bool", bool) else text
+            )
     config = Config(**values)
     return config if config.cache_dir else replace(config, cache_dir=_default_cache())
 

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 
+from jsparse import config
 from jsparse.codegen import build, cpp
 from jsparse.errors import JsparseError
 from jsparse.ir import verify
@@ -73,7 +74,8 @@ def lower(spec: Spec) -> Kernel:
     else:
         order = directives.apply(spec.schedule, spec.assignment).order
         kernel = assemble.lower(spec.assignment, order, spec.work, spec.count)
-    verify.check(kernel)
+    if config.get().verify:
+        verify.check(kernel)
     return kernel
 
 
@@ -90,7 +92,9 @@ def text(spec: Spec) -> str:
         f"{what}      {'  '.join(formats)}      {spec.assignment.output.dtype}",
         f"schedule: {how}",
     )
-    return cpp.emit(Kernel(kernel.args, kernel.results, kernel.body, title), spec.batch)
+    plain = spec.work != "einsum"  # index arrays only: nothing that -O3 would vectorize
+    whole = Kernel(kernel.args, kernel.results, kernel.body, title)
+    return cpp.emit(whole, spec.batch, optimize="O2" if plain else "")
 
 
 def resolve(key: str, recipe: str) -> str:

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 import jax
 import pytest
 
+from jsparse import config
+
+config.update(verify=True)
+
 
 @pytest.fixture(scope="module")
 def x64() -> Iterator[None]:

@@ -42,15 +42,21 @@ static JS_ONCE int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int
 template <typename I>
 static JS_ONCE int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
   int bad = 0;
-  if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large
-    const uint32_t most = extent <= 0 ? 0 : extent > INT32_MAX ? (uint32_t)INT32_MAX : (uint32_t)(extent - 1);
+  int64_t p = lo;
+  if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large; eight at a time
+    typedef uint32_t u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
     bad = extent <= 0 && lo < hi;
-    for (int64_t p = lo; p < hi; ++p) bad |= (uint32_t)crd[p] > most;
+    const uint32_t most = extent <= 0 ? 0 : extent > INT32_MAX ? (uint32_t)INT32_MAX : (uint32_t)(extent - 1);
+    const u32x8 limit = {most, most, most, most, most, most, most, most};
+    u32x8 seen = {};
+    for (; p + 8 <= hi; p += 8) seen |= (u32x8)(*(const u32x8*)(crd + p) > limit);
+    for (int lane = 0; lane < 8; ++lane) bad |= seen[lane] != 0;
+    for (; p < hi; ++p) bad |= (uint32_t)crd[p] > most;
   } else {
-    for (int64_t p = lo; p < hi; ++p) bad |= (uint64_t)crd[p] >= (uint64_t)extent;
+    for (; p < hi; ++p) bad |= (uint64_t)crd[p] >= (uint64_t)extent;
   }
   if (!bad) return -1;
-  for (int64_t p = lo; p < hi; ++p) {
+  for (p = lo; p < hi; ++p) {
     if (crd[p] < 0 || crd[p] >= extent) return p;
   }
   return -1;

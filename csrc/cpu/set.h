@@ -78,22 +78,29 @@ static inline void js_set_clear(js_context*, js_set& s) {
   }
 }
 
-static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
+static __attribute__((noinline)) void js_set_insert_hashed(js_context* ctx, js_set& s, int64_t key) {
   if (ctx->faulted) return;
   if (s.size == s.capacity && !js_set_grow(ctx, s, s.capacity * 2)) return;
-  if (!s.slots) {
-    if (s.stamps[key] == s.stamp) return;
-    s.stamps[key] = s.stamp;
-  } else {
-    uint64_t h = (uint64_t)key * 0x9e3779b97f4a7c15u;
-    int64_t at = (int64_t)(h >> 20) & (s.slots - 1);
-    while (s.stamps[at] == s.stamp) {
-      if (s.keys[at] == key) return;
-      at = (at + 1) & (s.slots - 1);
-    }
-    s.stamps[at] = s.stamp;
-    s.keys[at] = key;
+  uint64_t h = (uint64_t)key * 0x9e3779b97f4a7c15u;
+  int64_t at = (int64_t)(h >> 20) & (s.slots - 1);
+  while (s.stamps[at] == s.stamp) {
+    if (s.keys[at] == key) return;
+    at = (at + 1) & (s.slots - 1);
   }
+  s.stamps[at] = s.stamp;
+  s.keys[at] = key;
+  s.list[s.size++] = key;
+}
+
+static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
+  if (ctx->faulted) return;
+  if (s.slots) {
+    js_set_insert_hashed(ctx, s, key);
+    return;
+  }
+  if (s.stamps[key] == s.stamp) return;
+  if (s.size == s.capacity && !js_set_grow(ctx, s, s.capacity * 2)) return;
+  s.stamps[key] = s.stamp;
   s.list[s.size++] = key;
 }
 

@@ -37,10 +37,13 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
 class Cpp(CStyle):
     """The C++ emitter."""
 
-    def __init__(self, kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...]) -> None:
+    def __init__(
+        self, kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...], optimize: str
+    ) -> None:
         super().__init__()
         self.kernel = kernel
         self.batch = batch
+        self.optimize = optimize
         self.functions: list[str] = []
         self.in_chunk = False
         self.uses_sets = False
@@ -141,6 +144,9 @@ class Cpp(CStyle):
         fallible = self.uses_sets or "sort.h" in self.includes
         self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")
         head = [f"// {t}" for t in k.title]
+        if self.optimize:
+            head += ["#if defined(__GNUC__) && !defined(__clang__)"]
+            head += [f'#pragma GCC optimize("{self.optimize}")', "#endif"]
         used = sorted(self.includes)
         head += [
             '#include "abi.h"',
@@ -247,8 +253,8 @@ def hsum(dtype: str, lanes: int, op: str) -> str:
     return "\n".join(lines)
 
 
-def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = ()) -> str:
+def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = (), optimize: str = "") -> str:
     """The text of a kernel; `batch` says for each batch axis which arguments have it (see
-    `pipeline.Spec`).
+    `pipeline.Spec`), `optimize` a level other than the command line's.
     """
-    return Cpp(kernel, batch).module()
+    return Cpp(kernel, batch, optimize).module()
