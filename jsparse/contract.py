@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -94,6 +95,10 @@ def _dense(a: Assignment, extents: dict[str, int], flat: Arrays) -> Any:
     """A sum of products of dense operands, by `jnp.einsum`; a variable that only the output has
     broadcasts.
     """
+    if len(a.terms) == 1 and len(a.operands) == 2 and a.terms[0].sign > 0:
+        y = _dot(a, flat)
+        if y is not None:
+            return y
     letters = {v: chr(ord("a") + n) for n, v in enumerate(a.vars)}
     total = None
     for term in a.terms:
@@ -107,6 +112,26 @@ def _dense(a: Assignment, extents: dict[str, int], flat: Arrays) -> Any:
         y = -y if term.sign < 0 else y
         total = y if total is None else total + y
     return total
+
+
+def _dot(a: Assignment, flat: Arrays) -> Any:
+    """A product of two dense operands as one `dot_general`, which traces several times faster than
+    `jnp.einsum`; None if it is not one.
+    """
+    x, y = (list(operand.vars) for operand in a.operands)
+    out = list(a.output.vars)
+    both = [v for v in x if v in y]
+    free = [[v for v in names if v not in both] for names in (x, y)]
+    plain = all(len(set(names)) == len(names) for names in (x, y))
+    if not plain or not set(free[0] + free[1]) <= set(out) or a.output.dtype == "bool":
+        return None
+    batch, summed = ([v for v in both if (v in out) == keep] for keep in (True, False))
+    if set(out) - set(batch + free[0] + free[1]):
+        return None
+    numbers = [[[names.index(v) for v in group] for names in (x, y)] for group in (summed, batch)]
+    result = jax.lax.dot_general(*flat, dimension_numbers=numbers)
+    order = batch + free[0] + free[1]
+    return jnp.transpose(result, [order.index(v) for v in out])
 
 
 def bind_planned(a: Assignment, extents: dict[str, int], flat: Arrays, batch: Batch = ()) -> Any:
