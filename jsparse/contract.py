@@ -128,8 +128,11 @@ def _dot(a: Assignment, flat: Arrays) -> Any:
     batch, summed = ([v for v in both if (v in out) == keep] for keep in (True, False))
     if set(out) - set(batch + free[0] + free[1]):
         return None
-    numbers = [[[names.index(v) for v in group] for names in (x, y)] for group in (summed, batch)]
-    result = jax.lax.dot_general(*flat, dimension_numbers=numbers)
+
+    def places(group: list[str]) -> tuple[list[int], list[int]]:
+        return [x.index(v) for v in group], [y.index(v) for v in group]
+
+    result = jax.lax.dot_general(flat[0], flat[1], (places(summed), places(batch)))
     order = batch + free[0] + free[1]
     return jnp.transpose(result, [order.index(v) for v in out])
 
