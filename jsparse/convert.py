@@ -352,7 +352,7 @@ def toscipy(a: SparseArray) -> Any:
     """A SciPy sparse array: csr_array, csc_array or coo_array by format; capacity beyond the
     entries is dropped.
 
-    Copies nothing but the used part; raises under `jit`.
+    The arrays are copies, which SciPy may write to.  Raises under `jit`.
     """
     if traced(a.data, *a.arrays):
         raise UnsupportedError("to_scipy: the array is traced; call it outside of jit")
@@ -360,17 +360,17 @@ def toscipy(a: SparseArray) -> Any:
         validate(a.format, a.shape, tuple(np.asarray(x) for x in a.structure), "to_scipy")
     name = str(a.format.tighten().with_index("int32"))
     if name in ("csr", "csc"):
-        pos, crd = (np.asarray(x) for x in a.arrays)
+        pos, crd = (np.array(x) for x in a.arrays)
         n = int(pos[-1])
         make = sp.csr_array if name == "csr" else sp.csc_array
-        return make((np.asarray(a.data)[:n], crd[:n], pos), shape=a.shape)
+        return make((np.array(a.data)[:n], crd[:n], pos), shape=a.shape)
     c = to(
         a,
         parse_format("coo", a.ndim).with_index(a.format.index).loosen(ordered=False, unique=False),
     )
-    pos, *crds = (np.asarray(x) for x in c.arrays)
+    pos, *crds = (np.array(x) for x in c.arrays)
     n = int(pos[-1])
-    return sp.coo_array((np.asarray(c.data)[:n], tuple(x[:n] for x in crds)), shape=a.shape)
+    return sp.coo_array((np.array(c.data)[:n], tuple(x[:n] for x in crds)), shape=a.shape)
 
 
 def tobcoo(a: SparseArray) -> Any:
