@@ -162,7 +162,7 @@ def _quick() -> Iterator[Case]:
 
 def _slow() -> Iterator[Case]:
     for number, einsum in enumerate(EINSUMS + EXTRA):
-        for formats in _some(einsum, 24 if einsum.count(",") < 2 else 8):
+        for formats in _some(einsum, 24 if einsum.count(",") < 2 else 5):
             yield Case(einsum, formats)
         yield from _variants(einsum, number, share=4)
     for f in OTHER[2]:
