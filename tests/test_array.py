@@ -622,7 +622,6 @@ def test_hash_and_equality_are_those_of_objects() -> None:
 
 
 # ----------------------------------------------------------------------- files
-@pytest.mark.skipif(not hasattr(js, "load"), reason="js.load is not there yet")
 @pytest.mark.parametrize("name", ["a.mtx", "a.mtx.gz", "a.npz"])
 @pytest.mark.parametrize("fill", ["plain", "empty", "padded", "messy"])
 def test_save_and_load(tmp_path: Path, name: str, fill: str) -> None:
@@ -636,7 +635,6 @@ def test_save_and_load(tmp_path: Path, name: str, fill: str) -> None:
         assert_same(js.load(tmp_path / name, format=format), dense)
 
 
-@pytest.mark.skipif(not hasattr(js, "load"), reason="js.load is not there yet")
 def test_save_and_load_tensors(tmp_path: Path) -> None:
     a, dense = operand(seed("file"), SHAPE, "csf")
     js.save(tmp_path / "a.tns", a)

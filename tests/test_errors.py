@@ -593,7 +593,6 @@ def test_unknown_keywords() -> None:
         E("ij->i", A, bogus=1)
 
 
-@pytest.mark.skipif(not hasattr(js, "load"), reason="js.load is not there yet")
 def test_files(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         js.load(tmp_path / "nowhere.mtx")
