@@ -9,10 +9,9 @@ whose hash is the kernel key.
 
 from __future__ import annotations
 
-from jsparse.codegen.cstyle import SIZES, CStyle, c_type
+from jsparse.codegen.cstyle import SIZES, CStyle, Names, c_type
 from jsparse.errors import InternalError
 from jsparse.ir import loop
-from jsparse.ir.rewrite import uses
 
 HELPERS = {  # helper -> header of csrc/cpu that defines it
     "lower_bound": "search.h",
@@ -52,39 +51,41 @@ class Cpp(CStyle):
         if name not in HELPERS:
             raise InternalError(f"no helper {name!r}")
         self.includes.add(HELPERS[name])
-        texts = [a.name if isinstance(a, loop.Buffer) else self.expr(a) for a in args]
+        if name == "set_new":
+            assert isinstance(args[0], loop.Buffer)
+            self.line(f"js_set {args[0].name};")
+            self.uses_sets = True
+        texts = self.arguments(args)
         if name.startswith("set_") or name.startswith("sort_"):
             texts.insert(0, "ctx")
         return f"js_{name}({', '.join(texts)})"
 
-    def stmt(self, s: loop.Stmt) -> None:
-        if isinstance(s, loop.Do) and s.name == "set_new":
-            self.line(f"js_set {s.args[0].name};")  # type: ignore[union-attr]
-            self.uses_sets = True
-        super().stmt(s)
-
-    def unpack(self, used: list[loop.Buffer], frame: str) -> None:
+    def unpacked(self, used: list[loop.Buffer]) -> list[str]:
+        """Lines that declare the pointers of buffers used in a function."""
         results = {b.name for b in self.kernel.results}
+        lines = []
         for b in used:
             kind = c_type(b.dtype)
             if b.where == "scratch":
-                if frame:
-                    self.line(f"{kind}* const {b.name} = frame->{b.name};")
-                continue
-            const = "" if b.name in results else "const "
-            data = f"({const}{kind}*){b.where}s[{b.number}].data"
-            self.line(f"{const}{kind}* const __restrict {b.name} = {data};")
+                lines.append(f"  {kind}* const {b.name} = frame->{b.name};")
+            elif b.where in ("arg", "result"):
+                const = "" if b.name in results else "const "
+                data = f"({const}{kind}*){b.where}s[{b.number}].data"
+                lines.append(f"  {const}{kind}* const __restrict {b.name} = {data};")
+        return lines
 
-    def scratch(self, buffer: loop.Buffer, size: loop.Expr, zero: bool) -> None:
+    def scratch(self, s: loop.Scratch) -> None:
+        buffer = s.buffer
+        self.names.made.add(buffer.name)
         kind, n = c_type(buffer.dtype), f"{buffer.name}_size"
         self.includes.add("memory.h")
-        self.line(f"const int64_t {n} = ({self.expr(size)}) * {SIZES[buffer.dtype]};")
+        self.line(f"const int64_t {n} = ({self.expr(s.size)}) * {SIZES[buffer.dtype]};")
         self.line(f"{kind}* const {buffer.name} = ({kind}*)ctx->scratch(ctx, {n});")
         leave = "return" if self.in_chunk else "return JS_OUT_OF_MEMORY"
         self.line(
             f"if (!{buffer.name}) {{ js_raise(ctx, JS_OUT_OF_MEMORY, -1, 0, 0, {n}, 0); {leave}; }}"
         )
-        if zero:
+        if s.zero:
             self.line(f"js_fill_zero({buffer.name}, 0, {n} / {SIZES[buffer.dtype]});")
 
     def fault(self, s: loop.Raise) -> None:
@@ -102,24 +103,26 @@ class Cpp(CStyle):
             raise InternalError("a parallel loop inside a parallel loop")
         number = len(self.functions)
         name = f"chunk{number}" if number else "chunk_body"
-        inside = uses(s.body)
-        used = [b for b in inside.buffers if b.name not in inside.allocated]
-        captured = [v for v in inside.free if v.name != s.var.name]
+        struct = f"{name}_frame"
+        outer = self.lines, self.indent, self.names
+        self.lines, self.indent, self.names, self.in_chunk = [], 1, Names(), True
+        self.names.made.add(s.var.name)
+        self.stmt(s.body)
+        stated, inside = self.lines, self.names
+        (self.lines, self.indent, self.names), self.in_chunk = outer, False
+        used, captured = inside.free_buffers(), inside.free_variables()
         shared = [b for b in used if b.where == "scratch"]
         fields = [f"  {c_type(v.dtype, v.lanes)} {v.name};" for v in captured]
         fields += [f"  {c_type(b.dtype)}* {b.name};" for b in shared]
-        struct = f"{name}_frame"
-        outer, self.lines, indent, self.indent, self.in_chunk = self.lines, [], self.indent, 1, True
-        self.line(f"const {struct}* const frame = (const {struct}*)frame_;")
-        self.line("js_context* const ctx = frame->ctx;")
-        self.line("const js_buffer* const args = frame->args;")
-        self.line("const js_buffer* const results = frame->results;")
-        self.unpack(used, "frame")
-        for v in captured:
-            self.line(f"const {c_type(v.dtype, v.lanes)} {v.name} = frame->{v.name};")
-        self.stmt(s.body)
-        body = self.lines
-        self.lines, self.indent, self.in_chunk = outer, indent, False
+        body = [
+            f"  const {struct}* const frame = (const {struct}*)frame_;",
+            "  js_context* const ctx = frame->ctx;",
+            "  const js_buffer* const args = frame->args;",
+            "  const js_buffer* const results = frame->results;",
+            *self.unpacked(used),
+            *[f"  const {c_type(v.dtype, v.lanes)} {v.name} = frame->{v.name};" for v in captured],
+            *stated,
+        ]
         head = [
             "  js_context* ctx;",
             "  const js_buffer* args;",
@@ -139,7 +142,6 @@ class Cpp(CStyle):
 
     def module(self) -> str:
         k = self.kernel
-        self.unpack([b for b in uses(k.body).buffers if b.where in ("arg", "result")], "")
         self.stmt(k.body)
         fallible = self.uses_sets or "sort.h" in self.includes
         self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")
@@ -161,6 +163,7 @@ class Cpp(CStyle):
             *self.signature(
                 "static int32_t one" if self.batch else 'extern "C" int32_t jsparse_kernel'
             ),
+            *self.unpacked([b for b in self.names.free_buffers() if b.where != "scratch"]),
             *self.lines,
             "}",
             *(self.batched() if self.batch else ()),

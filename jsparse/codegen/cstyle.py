@@ -5,6 +5,10 @@ the parallel loop.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
 from jsparse.errors import InternalError
 from jsparse.ir import loop
 from jsparse.ir.loop import INT, Expr, Stmt, type_of
@@ -74,6 +78,21 @@ def widened(e: Expr) -> Expr:
     return e.a if isinstance(e, loop.Cast) and e.dtype == INT and isinstance(e.a, loop.Load) else e
 
 
+@dataclass(slots=True)
+class Names:
+    """What the text of a function names: buffers and variables, and those it makes itself."""
+
+    buffers: dict[str, loop.Buffer] = field(default_factory=dict)
+    variables: dict[str, loop.Var] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+    def free_buffers(self) -> list[loop.Buffer]:
+        return [b for name, b in self.buffers.items() if name not in self.made]
+
+    def free_variables(self) -> list[loop.Var]:
+        return [v for name, v in self.variables.items() if name not in self.made]
+
+
 class CStyle:
     """The emitter.  `text` accumulates lines; `indent` is the present depth."""
 
@@ -83,65 +102,86 @@ class CStyle:
         self.includes: set[str] = set()
         self.vectors: set[tuple[str, int]] = set()
         self.sums: set[tuple[str, int, str]] = set()
+        self.names = Names()
 
     def line(self, text: str) -> None:
         self.lines.append("  " * self.indent + text if text else "")
 
+    def buffer(self, b: loop.Buffer) -> str:
+        self.names.buffers[b.name] = b
+        return b.name
+
     # ----------------------------------------------------------- expressions
     def expr(self, e: Expr, above: int = 0) -> str:
-        text, precedence = self._expr(e)
+        """The text of `e`, in parentheses if it binds less than `above`."""
+        text, precedence = _EXPRESSIONS[type(e)](self, e)
         return f"({text})" if precedence < above else text
 
     def vector_type(self, dtype: str, lanes: int) -> str:
         self.vectors.add((dtype, lanes))
         return c_type(dtype, lanes)
 
-    def _expr(self, e: Expr) -> tuple[str, int]:
-        match e:
-            case loop.Const(value, dtype):
-                return literal(value, dtype), _ATOM if not str(value).startswith("-") else _UNARY
-            case loop.Var(name, _, _):
-                return name, _ATOM
-            case loop.Dim(buffer, axis):
-                return self.dim(buffer, axis), _ATOM
-            case loop.Extent(number):
-                return f"extents[{number}]", _ATOM
-            case loop.Threads():
-                return "ctx->num_threads", _ATOM
-            case loop.Load(buffer, index, 1):
-                return f"{buffer.name}[{self.expr(index)}]", _ATOM
-            case loop.Load(buffer, index, lanes):
-                kind = self.vector_type(buffer.dtype, lanes)
-                return f"*(const {kind}u*)({buffer.name} + {self.expr(index, 9)})", _UNARY
-            case loop.Bin("min" | "max" as op, a, b):
-                return f"js_{op}({self.expr(a)}, {self.expr(b)})", _ATOM
-            case loop.Bin(op, a, b):
-                p = _PRECEDENCE[op]
-                if op in _COMPARE:
-                    a, b = widened(a), widened(b)
-                return f"{self.expr(a, p)} {_SPELLING.get(op, op)} {self.expr(b, p + 1)}", p
-            case loop.Neg(a):
-                return f"-{self.expr(a, _UNARY)}", _UNARY
-            case loop.Cast(dtype, a):
-                return self.cast(dtype, a), _UNARY
-            case loop.Select(c, a, b):
-                return f"{self.expr(c, 2)} ? {self.expr(a, 2)} : {self.expr(b, 1)}", _TERNARY
-            case loop.Splat(a, lanes):
-                kind = self.vector_type(type_of(a)[0], lanes)
-                zero = isinstance(a, loop.Const) and a.value == 0
-                return (f"{kind}{{}}" if zero else f"{self.expr(a, _UNARY)} - {kind}{{}}"), 9
-            case loop.HSum(a, op):
-                dtype, lanes = type_of(a)
-                self.sums.add((dtype, lanes, op))
-                self.vector_type(dtype, lanes)
-                return f"hsum_{c_type(dtype, lanes)}({self.expr(a)})", _ATOM
-            case loop.Call(name, args):
-                return self.call(name, args), _ATOM
-        raise InternalError(f"cannot emit expression {e!r}")
+    def _const(self, e: loop.Const) -> tuple[str, int]:
+        text = literal(e.value, e.dtype)
+        return text, _UNARY if text[0] == "-" else _ATOM
+
+    def _var(self, e: loop.Var) -> tuple[str, int]:
+        self.names.variables[e.name] = e
+        return e.name, _ATOM
+
+    def _dim(self, e: loop.Dim) -> tuple[str, int]:
+        return self.dim(e.buffer, e.axis), _ATOM
+
+    def _extent(self, e: loop.Extent) -> tuple[str, int]:
+        return f"extents[{e.number}]", _ATOM
+
+    def _threads(self, e: loop.Threads) -> tuple[str, int]:
+        return "ctx->num_threads", _ATOM
+
+    def _load(self, e: loop.Load) -> tuple[str, int]:
+        name = self.buffer(e.buffer)
+        if e.lanes == 1:
+            return f"{name}[{self.expr(e.index)}]", _ATOM
+        kind = self.vector_type(e.buffer.dtype, e.lanes)
+        return f"*(const {kind}u*)({name} + {self.expr(e.index, 9)})", _UNARY
+
+    def _bin(self, e: loop.Bin) -> tuple[str, int]:
+        op, a, b = e.op, e.a, e.b
+        if op == "min" or op == "max":
+            return f"js_{op}({self.expr(a)}, {self.expr(b)})", _ATOM
+        p = _PRECEDENCE[op]
+        if op in _COMPARE:
+            a, b = widened(a), widened(b)
+        return f"{self.expr(a, p)} {_SPELLING.get(op, op)} {self.expr(b, p + 1)}", p
+
+    def _neg(self, e: loop.Neg) -> tuple[str, int]:
+        return f"-{self.expr(e.a, _UNARY)}", _UNARY
+
+    def _cast(self, e: loop.Cast) -> tuple[str, int]:
+        return self.cast(e.dtype, e.a), _UNARY
+
+    def _select(self, e: loop.Select) -> tuple[str, int]:
+        return f"{self.expr(e.cond, 2)} ? {self.expr(e.a, 2)} : {self.expr(e.b, 1)}", _TERNARY
+
+    def _splat(self, e: loop.Splat) -> tuple[str, int]:
+        kind = self.vector_type(type_of(e.a)[0], e.lanes)
+        if isinstance(e.a, loop.Const) and e.a.value == 0:
+            return f"{kind}{{}}", 9
+        return f"{self.expr(e.a, _UNARY)} - {kind}{{}}", 9
+
+    def _hsum(self, e: loop.HSum) -> tuple[str, int]:
+        dtype, lanes = type_of(e.a)
+        self.sums.add((dtype, lanes, e.op))
+        return f"hsum_{self.vector_type(dtype, lanes)}({self.expr(e.a)})", _ATOM
+
+    def _call(self, e: loop.Call) -> tuple[str, int]:
+        return self.call(e.name, e.args), _ATOM
 
     def call(self, name: str, args: tuple[Expr | loop.Buffer, ...]) -> str:
-        texts = [a.name if isinstance(a, loop.Buffer) else self.expr(a) for a in args]
-        return f"js_{name}({', '.join(texts)})"
+        return f"js_{name}({', '.join(self.arguments(args))})"
+
+    def arguments(self, args: tuple[Expr | loop.Buffer, ...]) -> list[str]:
+        return [self.buffer(a) if isinstance(a, loop.Buffer) else self.expr(a) for a in args]
 
     def cast(self, dtype: str, a: Expr) -> str:
         source, lanes = type_of(a)
@@ -160,59 +200,63 @@ class CStyle:
 
     # ------------------------------------------------------------ statements
     def stmt(self, s: Stmt) -> None:
-        match s:
-            case loop.Block(stmts):
-                for x in stmts:
-                    self.stmt(x)
-            case loop.Decl(var, value, mutable):
-                const = "" if mutable else "const "
-                kind = (
-                    c_type(var.dtype) if var.lanes == 1 else self.vector_type(var.dtype, var.lanes)
-                )
-                self.line(f"{const}{kind} {var.name} = {self.expr(widened(value))};")
-            case loop.Assign(var, value):
-                self.line(f"{var.name}{self.update(var, value)};")
-            case loop.Store(buffer, index, value, op, lanes):
-                self.store(buffer, index, value, op, lanes)
-            case loop.For(var, lo, hi, body, step):
-                last = self.expr(widened(hi))
-                move = f"++{var.name}" if step == 1 else f"{var.name} += {step}"
-                head = f"int64_t {var.name} = {self.expr(widened(lo))}"
-                if isinstance(hi, (loop.Var, loop.Const, loop.Dim)):
-                    head = f"for ({head}; {var.name} < {last}; {move})"
-                else:
-                    stop = f"{var.name}_stop"
-                    head = f"for ({head}, {stop} = {last}; {var.name} < {stop}; {move})"
-                self.scope(head, body)
-            case loop.While(cond, loop.Assign() as body):
-                self.line(
-                    f"while ({self.expr(cond)}) {body.var.name}{self.update(body.var, body.value)};"
-                )
-            case loop.While(cond, body):
-                self.scope(f"while ({self.expr(cond)})", body)
-            case loop.If(loop.Const(True, _), body, None):
-                self.scope("", body)
-            case loop.If(cond, loop.Break(), None):
-                self.line(f"if ({self.expr(cond)}) break;")
-            case loop.If(cond, then, other):
-                self.scope(f"if ({self.expr(cond)})", then)
-                if other is not None:
-                    self.lines[-1] += " else {"
-                    self.body(other)
-            case loop.Break():
-                self.line("break;")
-            case loop.Comment(text):
-                self.line(f"// {text}")
-            case loop.Scratch(buffer, size, zero):
-                self.scratch(buffer, size, zero)
-            case loop.Do(name, args):
-                self.line(f"{self.call(name, args)};")
-            case loop.Parallel():
-                self.parallel(s)
-            case loop.Raise():
-                self.fault(s)
-            case _:
-                raise InternalError(f"cannot emit statement {s!r}")
+        _STATEMENTS[type(s)](self, s)
+
+    def _block(self, s: loop.Block) -> None:
+        for x in s.stmts:
+            self.stmt(x)
+
+    def _decl(self, s: loop.Decl) -> None:
+        var = s.var
+        value = self.expr(widened(s.value))
+        self.names.made.add(var.name)
+        const = "" if s.mutable else "const "
+        kind = c_type(var.dtype) if var.lanes == 1 else self.vector_type(var.dtype, var.lanes)
+        self.line(f"{const}{kind} {var.name} = {value};")
+
+    def _assign(self, s: loop.Assign) -> None:
+        self.line(f"{s.var.name}{self.update(s.var, s.value)};")
+
+    def _for(self, s: loop.For) -> None:
+        name, hi = s.var.name, s.hi
+        self.names.made.add(name)
+        head = f"int64_t {name} = {self.expr(widened(s.lo))}"
+        last = self.expr(widened(hi))
+        move = f"++{name}" if s.step == 1 else f"{name} += {s.step}"
+        if isinstance(hi, (loop.Var, loop.Const, loop.Dim)):
+            head = f"for ({head}; {name} < {last}; {move})"
+        else:
+            head = f"for ({head}, {name}_stop = {last}; {name} < {name}_stop; {move})"
+        self.scope(head, s.body)
+
+    def _while(self, s: loop.While) -> None:
+        cond, body = self.expr(s.cond), s.body
+        if isinstance(body, loop.Assign):
+            self.line(f"while ({cond}) {body.var.name}{self.update(body.var, body.value)};")
+        else:
+            self.scope(f"while ({cond})", body)
+
+    def _if(self, s: loop.If) -> None:
+        if s.cond == loop.TRUE and s.other is None:
+            self.scope("", s.then)
+            return
+        cond = self.expr(s.cond)
+        if isinstance(s.then, loop.Break) and s.other is None:
+            self.line(f"if ({cond}) break;")
+            return
+        self.scope(f"if ({cond})", s.then)
+        if s.other is not None:
+            self.lines[-1] += " else {"
+            self.body(s.other)
+
+    def _break(self, s: loop.Break) -> None:
+        self.line("break;")
+
+    def _comment(self, s: loop.Comment) -> None:
+        self.line(f"// {s.text}")
+
+    def _do(self, s: loop.Do) -> None:
+        self.line(f"{self.call(s.name, s.args)};")
 
     def update(self, var: loop.Var, value: Expr) -> str:
         """` = value`, or ` += x` where value is var + x."""
@@ -223,12 +267,14 @@ class CStyle:
                 return f" {op}= {self.expr(b)}"
         return f" = {self.expr(value)}"
 
-    def store(self, buffer: loop.Buffer, index: Expr, value: Expr, op: str, lanes: int) -> None:
-        left = f"{buffer.name}[{self.expr(index)}]"
-        if lanes > 1:
-            kind = self.vector_type(buffer.dtype, lanes)
-            left = f"*({kind}u*)({buffer.name} + {self.expr(index, 9)})"
-        self.line(f"{left} {op}= {self.expr(value)};")
+    def _store(self, s: loop.Store) -> None:
+        name = self.buffer(s.buffer)
+        if s.lanes == 1:
+            left = f"{name}[{self.expr(s.index)}]"
+        else:
+            kind = self.vector_type(s.buffer.dtype, s.lanes)
+            left = f"*({kind}u*)({name} + {self.expr(s.index, 9)})"
+        self.line(f"{left} {s.op}= {self.expr(s.value)};")
 
     def scope(self, head: str, body: Stmt) -> None:
         self.line(f"{head} {{" if head else "{")
@@ -241,7 +287,7 @@ class CStyle:
         self.line("}")
 
     # ------------------------------------------------------ left to a backend
-    def scratch(self, buffer: loop.Buffer, size: Expr, zero: bool) -> None:
+    def scratch(self, s: loop.Scratch) -> None:
         raise NotImplementedError
 
     def parallel(self, s: loop.Parallel) -> None:
@@ -249,3 +295,35 @@ class CStyle:
 
     def fault(self, s: loop.Raise) -> None:
         raise NotImplementedError
+
+
+_EXPRESSIONS: dict[type, Callable[[CStyle, Any], tuple[str, int]]] = {
+    loop.Const: CStyle._const,
+    loop.Var: CStyle._var,
+    loop.Dim: CStyle._dim,
+    loop.Extent: CStyle._extent,
+    loop.Threads: CStyle._threads,
+    loop.Load: CStyle._load,
+    loop.Bin: CStyle._bin,
+    loop.Neg: CStyle._neg,
+    loop.Cast: CStyle._cast,
+    loop.Select: CStyle._select,
+    loop.Splat: CStyle._splat,
+    loop.HSum: CStyle._hsum,
+    loop.Call: CStyle._call,
+}
+_STATEMENTS: dict[type, Callable[[CStyle, Any], None]] = {
+    loop.Block: CStyle._block,
+    loop.Decl: CStyle._decl,
+    loop.Assign: CStyle._assign,
+    loop.Store: CStyle._store,
+    loop.For: CStyle._for,
+    loop.While: CStyle._while,
+    loop.If: CStyle._if,
+    loop.Break: CStyle._break,
+    loop.Comment: CStyle._comment,
+    loop.Do: CStyle._do,
+    loop.Scratch: lambda self, s: self.scratch(s),
+    loop.Parallel: lambda self, s: self.parallel(s),
+    loop.Raise: lambda self, s: self.fault(s),
+}

@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traversal of loop IR: a node's children, and what a statement uses.
-
-IR is a graph with shared expressions, so a traversal visits each object once.
-"""
+"""Traversal of loop IR: a node's children."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from jsparse.ir import loop
@@ -30,42 +27,3 @@ def children(node: Node) -> Iterator[Node]:
             for v in value:
                 if type(v) in NODES:
                     yield v
-
-
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """What is used below a node, in order of first use."""
-
-    buffers: list[loop.Buffer]
-    allocated: set[str]  # scratch buffers that it allocates
-    free: list[loop.Var]  # variables that it does not declare
-
-
-def uses(node: Node) -> Uses:
-    """Buffers and variables below `node`, in one pass."""
-    buffers: dict[str, loop.Buffer] = {}
-    variables: dict[str, loop.Var] = {}
-    declared: set[str] = set()
-    allocated: set[str] = set()
-    seen: set[int] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if id(n) in seen:
-            continue
-        seen.add(id(n))
-        kind = type(n)
-        if kind is loop.Buffer:
-            buffers.setdefault(n.name, n)
-        elif kind is loop.Var:
-            variables.setdefault(n.name, n)
-        elif kind is not loop.Const:
-            if kind is loop.Decl or kind is loop.For or kind is loop.Parallel:
-                declared.add(n.var.name)
-            elif kind is loop.Scratch:
-                allocated.add(n.buffer.name)
-            below = list(children(n))
-            below.reverse()
-            stack += below
-    free = [v for name, v in variables.items() if name not in declared]
-    return Uses(list(buffers.values()), allocated, free)
