@@ -86,7 +86,13 @@ class Format:
     @property
     def dense_tail(self) -> int:
         """How many dense levels follow the last sparse one: trailing axes of the data array."""
-        return self.ndim - 1 - max(self.sparse_levels, default=-1)
+        sparse = self.sparse_levels
+        return len(self.levels) - 1 - (sparse[-1] if sparse else -1)
+
+    @property
+    def full_levels(self) -> tuple[bool, ...]:
+        """Whether each level stores every coordinate."""
+        return _full_levels(self)
 
     @property
     def canonical(self) -> bool:
@@ -126,6 +132,11 @@ class Format:
     def array_names(self) -> tuple[tuple[int, str], ...]:
         """(level, role) of every index array, in storage order."""
         return tuple((n, role) for n, level in enumerate(self.levels) for role in level.arrays)
+
+
+@cache
+def _full_levels(f: Format) -> tuple[bool, ...]:
+    return tuple(level.full for level in f.levels)
 
 
 _COMPRESSED, _DENSE = Compressed(), Dense()

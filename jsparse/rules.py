@@ -20,7 +20,7 @@ from jax.interpreters import ad, batching
 
 from jsparse.array import Pattern
 from jsparse.contract import bind_planned
-from jsparse.convert import rearranged
+from jsparse.convert import rearranged, taken
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
 from jsparse.levels import Dense
@@ -186,7 +186,7 @@ def restored(
         if len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
             continue
         lead = depth(batch, slots[0])
-        values = jnp.take(flat[slots[0]], perm, axis=lead, mode="fill", fill_value=0)
+        values = taken(flat[slots[0]], perm, lead)
         flat = [*flat[: slots[0]], values, *pattern.device(), *flat[slots[-1] + 1 :]]
         operands = list(a.operands)
         operands[n] = replace(x, format=target, known=pattern if not tail else None)

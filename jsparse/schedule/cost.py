@@ -21,26 +21,26 @@ SEARCH = 4.0  # for each halving of a binary search
 ELEMENT = 1.5  # moving one element of a dense operand into another layout
 
 
-@dataclass
 class _Progress:
     """An access during the walk: levels bound so far."""
 
-    access: Access
-    stats: Stats
-    level: int = 0
-    reached: float = 1.0  # how often the present fiber was reached
+    __slots__ = ("fan", "full", "level", "name", "names", "next", "reached")
 
-    @property
-    def next(self) -> str | None:
-        names = self.access.level_vars
-        return names[self.level] if self.level < len(names) else None
+    def __init__(self, access: Access, stats: Stats) -> None:
+        self.name = access.name
+        self.names = (*access.level_vars, None)
+        self.full = access.format.full_levels
+        self.fan = stats.fan
+        self.level = 0
+        self.next: str | None = self.names[0]
+        self.reached = 1.0  # how often the present fiber was reached
 
-    @property
-    def next_full(self) -> bool:
-        return self.access.format.levels[self.level].full
+    def descend(self) -> None:
+        self.level += 1
+        self.next = self.names[self.level]
 
 
-@dataclass
+@dataclass(slots=True)
 class Walker:
     """Walks an order; `count` is how often the present body runs, `cost` what has been spent."""
 
@@ -51,57 +51,67 @@ class Walker:
     output: tuple[str, ...]
     located: tuple[tuple[str, str], ...] = ()
     bound: set[str] = field(default_factory=set)
+    reducing: bool = False  # whether a loop outside reduces
     count: float = 1.0
     cost: float = 0.0
 
     def enter(self, v: str, step: int = 1) -> None:
         """Account for the loop over `v`, taken in steps of `step`."""
-        its = [p for p in self.accesses if p.next == v and not p.next_full]
-        looked_up = [p for p in its if (p.access.name, v) in self.located]
-        its = [p for p in its if p not in looked_up]
+        its: list[_Progress] = []
+        looked_up: list[_Progress] = []
+        for p in self.accesses:
+            if p.next == v and not p.full[p.level]:
+                (looked_up if (p.name, v) in self.located else its).append(p)
         required = its if len(self.terms) == 1 else []
-        reducing = any(u not in self.output for u in self.bound)
         own = self.pattern
-        if own is not None and own.next == v and not own.next_full and not (reducing and its):
+        own_next = own is not None and own.next == v and not own.full[own.level]
+        if own is not None and own_next and not (self.reducing and its):
             required = [*required, own]
         extent = max(self.extents[v], 1)
-        fans = [p.stats.fan[p.level] for p in its]
         if required:
-            fans = [p.stats.fan[p.level] for p in required]
-            self.cost += self.count * sum(fans) * STEP
-            trips = fans[0]
-            for f in fans[1:]:
-                trips *= min(1.0, f / extent)
-        elif its and all(any(self.accesses[n] in its for n in t) for t in self.terms):
-            self.cost += self.count * sum(fans) * STEP * 3
-            trips = min(sum(fans), extent)
+            trips = 0.0
+            for n, p in enumerate(required):
+                fan = p.fan[p.level]
+                self.cost += self.count * fan * STEP
+                trips = trips * min(1.0, fan / extent) if n else fan
         else:
-            trips = math.ceil(extent / step)
-            self.cost += self.count * (trips + sum(fans)) * STEP
-        for p in {id(p): p for p in [*its, *required]}.values():
-            p.level += 1
+            fans = sum([p.fan[p.level] for p in its])
+            if its and all(any(self.accesses[n] in its for n in t) for t in self.terms):
+                self.cost += self.count * fans * STEP * 3
+                trips = min(fans, extent)
+            else:
+                trips = math.ceil(extent / step)
+                self.cost += self.count * (trips + fans) * STEP
+        for p in its:
+            p.descend()
+        if required is not its and required and own is not None:
+            own.descend()
         self.count *= trips
         for p in looked_up:
-            fan = p.stats.fan[p.level]
+            fan = p.fan[p.level]
             self.cost += STEP * (p.reached * fan + self.count)
             self.count *= min(1.0, fan / extent)
-            p.level += 1
+            p.descend()
         self.bound.add(v)
-        self.catch_up(v)
+        self.reducing = self.reducing or v not in self.output
         for p in self.accesses:
-            if p.level and p.access.level_vars[p.level - 1] == v:
+            if p.next in self.bound:
+                self.catch_up(p)
+        if own is not None and own.next in self.bound:
+            self.catch_up(own)
+        for p in self.accesses:
+            if p.level and p.names[p.level - 1] == v:
                 p.reached = self.count
 
-    def catch_up(self, v: str) -> None:
-        everyone = [*self.accesses, *([self.pattern] if self.pattern else [])]
-        for p in everyone:
-            while p.next in self.bound:
-                if not p.next_full:
-                    fan = p.stats.fan[p.level]
-                    self.cost += self.count * SEARCH * (1 + math.log2(fan + 1))
-                    if len(self.terms) == 1 or p is self.pattern:
-                        self.count *= min(1.0, fan / max(self.extents[p.next or v], 1))
-                p.level += 1
+    def catch_up(self, p: _Progress) -> None:
+        """Go down the levels whose variables are bound: a search where coordinates are stored."""
+        while p.next is not None and p.next in self.bound:
+            if not p.full[p.level]:
+                fan = p.fan[p.level]
+                self.cost += self.count * SEARCH * (1 + math.log2(fan + 1))
+                if len(self.terms) == 1 or p is self.pattern:
+                    self.count *= min(1.0, fan / max(self.extents[p.next], 1))
+            p.descend()
 
 
 def order_cost(
@@ -126,7 +136,7 @@ def order_cost(
     first = next((d for d, v in enumerate(order) if v not in out), len(order))
     for d, v in enumerate(order):
         if d == first and workspace is not None and progress is not None:
-            walker.cost += 3 * walker.count * progress.stats.fan[-1]
+            walker.cost += 3 * walker.count * progress.fan[-1]
             walker.pattern = None
         step = vector[1] * vector[2] if vector and vector[0] == v else 1
         walker.enter(v, step)
