@@ -92,9 +92,8 @@ def text(spec: Spec) -> str:
         f"{what}      {'  '.join(formats)}      {spec.assignment.output.dtype}",
         f"schedule: {how}",
     )
-    plain = spec.work != "einsum"  # index arrays only: nothing that -O3 would vectorize
     whole = Kernel(kernel.args, kernel.results, kernel.body, title)
-    return cpp.emit(whole, spec.batch, optimize="O2" if plain else "")
+    return cpp.emit(whole, spec.batch)
 
 
 def resolve(key: str, recipe: str) -> str:

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "abi.h"
+
 // Called once for each chunk: a copy at every call would only cost compile time.
 #define JS_ONCE __attribute__((noinline))
 
@@ -25,7 +27,7 @@ static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64
 // First p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; -1 if there is
 // none.
 template <typename I>
-static JS_ONCE int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
+static inline int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
   if (lo == 0 && pos[0] != 0) return 0;  // entries before the first fiber would be lost
   if (lo > hi) return hi;  // chunks of a damaged array may come out reversed
   int bad = pos[lo] < 0 || pos[hi] > limit;
@@ -40,7 +42,7 @@ static JS_ONCE int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int
 
 // First p in [lo, hi) where crd[p] is outside [0, extent); -1 if there is none.
 template <typename I>
-static JS_ONCE int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
+static inline int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
   int bad = 0;
   int64_t p = lo;
   if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large; eight at a time
@@ -60,6 +62,20 @@ static JS_ONCE int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int
     if (crd[p] < 0 || crd[p] >= extent) return p;
   }
   return -1;
+}
+
+// Reports the first bad element of an index array; whether there was one.
+template <typename I>
+static JS_ONCE bool js_bad_pos(js_context* ctx, int32_t operand, int32_t level, const I* pos, int64_t lo, int64_t hi,
+                               int64_t limit) {
+  const int64_t p = js_find_bad_pos(pos, lo, hi, limit);
+  return p >= 0 && js_raise(ctx, JS_POS_NOT_MONOTONE, operand, level, p, pos[p], limit);
+}
+template <typename I>
+static JS_ONCE bool js_bad_crd(js_context* ctx, int32_t operand, int32_t level, const I* crd, int64_t lo, int64_t hi,
+                               int64_t limit) {
+  const int64_t p = js_find_bad_crd(crd, lo, hi, limit);
+  return p >= 0 && js_raise(ctx, JS_CRD_OUT_OF_RANGE, operand, level, p, crd[p], limit);
 }
 
 // Start of chunk k of `chunks` of [lo, hi), each with about as many entries (a row counts as one besides its entries).

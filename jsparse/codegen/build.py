@@ -28,8 +28,10 @@ from jsparse import config
 from jsparse.errors import CompileError
 from jsparse.target import cpu_features
 
+# Vectors, unrolling and tiles are in the text, so -O3 finds nothing (in 20 products: 1.03 of the
+# time of -O2) and takes a tenth longer to compile.
 FLAGS = (
-    "-std=gnu++17", "-O3", "-march=native", "-fPIC", "-shared", "-fwrapv",
+    "-std=gnu++17", "-O2", "-march=native", "-fPIC", "-shared", "-fwrapv",
     "-fno-exceptions", "-fno-rtti",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default", "-w",
 )  # fmt: skip

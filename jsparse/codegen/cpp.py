@@ -9,14 +9,12 @@ whose hash is the kernel key.
 
 from __future__ import annotations
 
-from jsparse.codegen.cstyle import SIZES, CStyle, Names, c_type
+from jsparse.codegen.cstyle import SIZES, CStyle, Names, c_type, widened
 from jsparse.errors import InternalError
 from jsparse.ir import loop
 
 HELPERS = {  # helper -> header of csrc/cpu that defines it
     "lower_bound": "search.h",
-    "find_bad_pos": "search.h",
-    "find_bad_crd": "search.h",
     "balance": "search.h",
     "even": "search.h",
     "group_start": "search.h",
@@ -36,13 +34,10 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
 class Cpp(CStyle):
     """The C++ emitter."""
 
-    def __init__(
-        self, kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...], optimize: str
-    ) -> None:
+    def __init__(self, kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...]) -> None:
         super().__init__()
         self.kernel = kernel
         self.batch = batch
-        self.optimize = optimize
         self.functions: list[str] = []
         self.in_chunk = False
         self.uses_sets = False
@@ -97,6 +92,14 @@ class Cpp(CStyle):
         else:
             self.line(f"return {call};")
 
+    def check(self, s: loop.Check) -> None:
+        self.includes.add("search.h")
+        what = "crd" if s.kind == loop.CRD_OUT_OF_RANGE else "pos"
+        lo, hi, limit = (self.expr(widened(e)) for e in (s.lo, s.hi, s.limit))
+        array = f"{s.operand}, {s.level}, {self.buffer(s.array)}"
+        leave = "return" if self.in_chunk else "return ctx->fault.kind"
+        self.line(f"if (js_bad_{what}(ctx, {array}, {lo}, {hi}, {limit})) {leave};")
+
     def parallel(self, s: loop.Parallel) -> None:
         """Lift the body into `static void chunk_n(void*, int64_t)` and hand it to the context."""
         if self.in_chunk:
@@ -146,9 +149,6 @@ class Cpp(CStyle):
         fallible = self.uses_sets or "sort.h" in self.includes
         self.line("return ctx->faulted ? ctx->fault.kind : JS_OK;" if fallible else "return JS_OK;")
         head = [f"// {t}" for t in k.title]
-        if self.optimize:
-            head += ["#if defined(__GNUC__) && !defined(__clang__)"]
-            head += [f'#pragma GCC optimize("{self.optimize}")', "#endif"]
         used = sorted(self.includes)
         head += [
             '#include "abi.h"',
@@ -256,8 +256,8 @@ def hsum(dtype: str, lanes: int, op: str) -> str:
     return "\n".join(lines)
 
 
-def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = (), optimize: str = "") -> str:
+def emit(kernel: loop.Kernel, batch: tuple[tuple[bool, ...], ...] = ()) -> str:
     """The text of a kernel; `batch` says for each batch axis which arguments have it (see
-    `pipeline.Spec`), `optimize` a level other than the command line's.
+    `pipeline.Spec`).
     """
-    return Cpp(kernel, batch, optimize).module()
+    return Cpp(kernel, batch).module()

@@ -296,6 +296,9 @@ class CStyle:
     def fault(self, s: loop.Raise) -> None:
         raise NotImplementedError
 
+    def check(self, s: loop.Check) -> None:
+        raise NotImplementedError
+
 
 _EXPRESSIONS: dict[type, Callable[[CStyle, Any], tuple[str, int]]] = {
     loop.Const: CStyle._const,
@@ -326,4 +329,5 @@ _STATEMENTS: dict[type, Callable[[CStyle, Any], None]] = {
     loop.Scratch: lambda self, s: self.scratch(s),
     loop.Parallel: lambda self, s: self.parallel(s),
     loop.Raise: lambda self, s: self.fault(s),
+    loop.Check: lambda self, s: self.check(s),
 }

@@ -186,8 +186,17 @@ class _Machine:
                 raise Fault(
                     kind, operand, level, *(int(self.eval(x, env)) for x in (position, got, limit))
                 )
+            case loop.Check():
+                self.check(s, env)
             case _:
                 raise InternalError(f"cannot run {s!r}")
+
+    def check(self, s: loop.Check, env: dict[str, Any]) -> None:
+        x = self.arrays[s.array.name]
+        lo, hi, limit = (int(self.eval(e, env)) for e in (s.lo, s.hi, s.limit))
+        bad = _BAD[s.kind](x, lo, hi, limit)
+        if bad >= 0:
+            raise Fault(s.kind, s.operand, s.level, bad, int(x[bad]), limit)
 
     def store(self, buffer: Buffer, at: int, value: Any, op: str, lanes: int) -> None:
         at = self.inside(buffer, at, lanes)
@@ -276,10 +285,9 @@ def _identity(perm: Array, n: int) -> None:
     perm[:n] = np.arange(n)
 
 
+_BAD = {loop.POS_NOT_MONOTONE: _find_bad_pos, loop.CRD_OUT_OF_RANGE: _find_bad_crd}
 _HELPERS: dict[str, Callable[..., Any]] = {
     "lower_bound": lambda crd, lo, hi, x: lo + int(np.searchsorted(crd[lo:hi], x)),
-    "find_bad_pos": _find_bad_pos,
-    "find_bad_crd": _find_bad_crd,
     "balance": _balance,
     "even": _even,
     "group_start": _group_start,

@@ -233,6 +233,23 @@ class Raise:
     limit: Expr
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Report a fault and leave, as `Raise` does, if an index array leads out of bounds.
+
+    `kind` CRD_OUT_OF_RANGE: an element of `array`[lo:hi] is outside [0, limit).
+    `kind` POS_NOT_MONOTONE: `array`[lo:hi + 1] descends somewhere, or leaves [0, limit].
+    """
+
+    kind: int
+    operand: int
+    level: int
+    array: Buffer
+    lo: Expr
+    hi: Expr
+    limit: Expr
+
+
 Stmt = (
     Decl
     | Assign
@@ -247,6 +264,7 @@ Stmt = (
     | Parallel
     | Do
     | Raise
+    | Check
 )
 
 CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY = 1, 2, 3, 4  # csrc/abi.h

@@ -89,6 +89,10 @@ class _Checker:
             case loop.Raise(_, _, _, position, got, limit):
                 for e in (position, got, limit):
                     self.expr(e, names, buffers)
+            case loop.Check(_, _, _, array, lo, hi, limit):
+                self.expr(array, names, buffers)
+                for e in (lo, hi, limit):
+                    self.expr(e, names, buffers)
             case loop.Break() | loop.Comment():
                 pass
             case _:

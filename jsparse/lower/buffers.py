@@ -16,18 +16,13 @@ from jsparse.ir.loop import (
     CRD_OUT_OF_RANGE,
     POS_NOT_MONOTONE,
     ZERO,
-    Bin,
     Buffer,
-    Call,
-    Cast,
+    Check,
     Const,
     Decl,
     Dim,
     Expr,
     Extent,
-    If,
-    Load,
-    Raise,
     Stmt,
     Var,
     block,
@@ -118,41 +113,16 @@ def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
         return out
     for n in range(first, t.access.format.ndim):
         level, s = t.access.format.levels[n], t.storage[n]
-        name = f"{t.access.name}{n}"
         if "pos" in s.arrays:
-            limit = Dim(s["crd"], 0)
-            bad = Var(f"{name}_bad_pos")
-            out += [
-                Decl(bad, Call("find_bad_pos", (s["pos"], lo, hi, limit))),
-                If(
-                    Bin(">=", bad, ZERO),
-                    Raise(
-                        POS_NOT_MONOTONE,
-                        t.number,
-                        n,
-                        bad,
-                        Cast("int64", Load(s["pos"], bad)),
-                        limit,
-                    ),
-                ),
-            ]
+            room = Dim(s["crd"], 0)
+            out.append(Check(POS_NOT_MONOTONE, t.number, n, s["pos"], lo, hi, room))
         lo, hi = level.bounds(s, lo, hi)
+        if n + 1 < t.access.format.ndim and "pos" in s.arrays:  # the levels below start from them
+            ends = Var(f"{t.access.name}{n}_lo"), Var(f"{t.access.name}{n}_hi")
+            out += [Decl(v, e) for v, e in zip(ends, (lo, hi), strict=True)]
+            lo, hi = ends
         if "crd" in s.arrays:
-            bad = Var(f"{name}_bad_crd")
-            out += [
-                Decl(bad, Call("find_bad_crd", (s["crd"], lo, hi, s.extent))),
-                If(
-                    Bin(">=", bad, ZERO),
-                    Raise(
-                        CRD_OUT_OF_RANGE,
-                        t.number,
-                        n,
-                        bad,
-                        Cast("int64", Load(s["crd"], bad)),
-                        s.extent,
-                    ),
-                ),
-            ]
+            out.append(Check(CRD_OUT_OF_RANGE, t.number, n, s["crd"], lo, hi, s.extent))
     return out
 
 
