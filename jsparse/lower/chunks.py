@@ -35,7 +35,8 @@ from jsparse.lower.buffers import Tensor, checks
 from jsparse.lower.walk import Cursor, Cursors, Env
 
 GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds
-CHUNKS_PER_THREAD = 8
+CHUNKS_PER_THREAD = 64  # what a chunk checks is still in cache when it is used
+ROWS_PER_THREAD = 8  # chunks where each has a workspace
 FIBER = 8  # guessed entries in a fiber that the loop does not split
 
 
@@ -49,12 +50,13 @@ class Cut:
     cursors: Cursors
     extents: Env
     tensors: list[Tensor]
+    parts: int  # chunks for each thread at most
 
     def parallel(self, lo: Expr, hi: Expr, loop: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """`loop` over parts of [lo, hi) with about equal work; few parts if there is little."""
         root = self.root()
         weights = root.storage[1].arrays.get("pos") if root and len(root.storage) > 1 else None
-        most = Bin("min", mul(Threads(), Const(CHUNKS_PER_THREAD)), sub(hi, lo))
+        most = Bin("min", mul(Threads(), Const(self.parts)), sub(hi, lo))
         work = Bin("/", self.work(lo, hi, root, weights), Const(GRAIN))
         chunk, chunks = Var("chunk"), Var("chunks")
         begin, end = Var("begin"), Var("end")

@@ -47,7 +47,7 @@ from jsparse.ir.loop import (
     type_of,
 )
 from jsparse.lower.buffers import OUTPUT, Binding
-from jsparse.lower.chunks import Cut, starts_with
+from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.sums import WIDE, adds, position_row, tree
 from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
@@ -224,7 +224,8 @@ class Einsum(Walk):
         self.rows_in_chunk = True
         if driver is None:
             self.checked |= {t.number for t in tensors if starts_with(t, name)}
-        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors)
+        parts = ROWS_PER_THREAD if head else CHUNKS_PER_THREAD
+        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors, parts)
         return cut.parallel(lo, hi, lambda a, b: block(*head, loop(a, b)))
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
@@ -233,7 +234,8 @@ class Einsum(Walk):
         )
         c = its[n]
         if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
-            return super().driven(d, n, its, cursors, env)
+            loop = super().driven(d, n, its, cursors, env)
+            return block(*self.stream(d, c), loop)
         v, p, end = self.order[d], Var(c.position), Var(c.position + "_end")
         lo, hi = c.bounds()
         start, main = Var(c.position + "_begin"), Var(c.position + "_main")
@@ -257,12 +259,25 @@ class Einsum(Walk):
             )
         )
 
+    def stream(self, d: int, c: Cursor) -> list[Stmt]:
+        """Prefetch entries that later fibers of `c` hold, a cache line of each array."""
+        out: list[Stmt] = []
+        for name, distance in self.nest.prefetch:
+            if name == c.access.name and d + 1 == len(self.order):
+                tensor = next(t for t in self.binding.tensors.values() if t.access.name == name)
+                at = add(c.bounds()[0], Const(distance))
+                for x in (tensor.values, c.storage[c.level]["crd"]):
+                    if x is not None:
+                        out.append(Do("prefetch", (x, at, ONE)))
+        return out
+
     def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
         """Prefetch rows that an entry some nonzeros further on will read, or add to."""
         out: list[Stmt] = []
         vector = self.nest.vector
         for name, distance in self.nest.prefetch:
-            assert vector is not None
+            if vector is None:
+                continue
             rows = self.rows_of(name, self.order[d], cursors)
             if rows is None:
                 continue

@@ -37,6 +37,8 @@ VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4
 MAX_ORDERS = 120
 MOST_REGISTERS = 8  # accumulators of a vector loop
 AHEAD = 16  # nonzeros between asking for a row and using it
+STREAM_AHEAD = 256  # entries between asking for stored ones and using them
+SHORT = 24  # entries of a fiber from which partial sums pay: shorter ones overlap by themselves
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
@@ -253,7 +255,7 @@ def plan(
     )
     best = ranked[0]
     chosen = relayout(a, best.vector[0]) if best.vector else a
-    return Plan(chosen, _finish(chosen, best, extents), tuple(ranked[:8]))
+    return Plan(chosen, _finish(chosen, best, extents, stats), tuple(ranked[:8]))
 
 
 def _candidates(
@@ -310,7 +312,28 @@ def _first(a: Assignment, order: tuple[str, ...]) -> int:
     return next((d for d, v in enumerate(order) if v not in a.output.vars), len(order)) - 1
 
 
-def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule:
+def _inner_fan(a: Assignment, v: str, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
+    """How often the innermost loop, over `v`, runs."""
+    fans = [
+        s.fan[n]
+        for x, s in zip(a.operands, stats, strict=True)
+        for n, u in enumerate(x.level_vars)
+        if u == v and not x.format.levels[n].full
+    ]
+    return min(fans, default=extents[v])
+
+
+def _streams(a: Assignment, v: str, stats: tuple[Stats, ...]) -> Iterator[str]:
+    """Operands whose entries are walked along `v` in storage order and do not fit in cache."""
+    for x, s in zip(a.operands, stats, strict=True):
+        walked = x.level_vars[-1:] == (v,) and not x.format.levels[-1].full
+        if walked and s.positions[-1] * 8 > host().l2:
+            yield x.name
+
+
+def _finish(
+    a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
+) -> Schedule:
     schedule: list[Directive] = [Reorder(best.order)]
     if best.workspace:
         schedule.append(Precompute(best.workspace))
@@ -321,11 +344,11 @@ def _finish(a: Assignment, best: Candidate, extents: dict[str, int]) -> Schedule
     last = best.order[-1] if best.order else None
     reduction = last is not None and last not in a.output.vars
     vector_out = best.vector is not None and best.vector[0] in a.output.vars
-    if reduction and (best.vector is None or vector_out) and len(a.terms) == 1:
-        registers = best.vector[2] if best.vector else 1
-        count = 4 if registers == 1 else 2
-        if registers <= 4:
-            schedule.append(Unroll(last or "", count))
+    if last is not None and reduction and len(a.terms) == 1:
+        if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
+            schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
+        elif best.vector is None or (vector_out and best.vector[2] <= 4):
+            schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
     if (
         best.order
         and best.order[0] in a.output.vars
@@ -363,12 +386,17 @@ def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -
 
 
 def quick_cost(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> float:
-    """Predicted nanoseconds of the best loop order, operands stored as they are, without vector
-    loops.
+    """Predicted nanoseconds of the best loop order, its innermost loop in vectors if it can be;
+    without workspaces.
     """
     extents = dict(zip(a.vars, sizes, strict=True))
     stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
+    vectors = {v: vector_shape(a, v, extents[v], host()) for v in vector_candidates(a)}
+    moves = {v: cost.ELEMENT * moved(a, relayout(a, v), extents) for v in vectors}
     return min(
-        cost.order_cost(a, order, extents, stats, None, None, None)
+        cost.order_cost(a, order, extents, stats, None, None, vectors.get(order[-1]))
+        + moves.get(order[-1], 0.0)
+        if order
+        else 0.0
         for order in orders(a, list(a.operands))
     )

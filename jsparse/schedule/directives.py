@@ -247,11 +247,14 @@ class Parallelize(Directive):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Directive):
-    """Ask for the row of a dense matrix that a nonzero `distance` further on will need; Y stands
-    for an output that is added to.
+    """Ask for the row of a dense matrix that a nonzero `distance` further on will need (Y stands
+    for an output that is added to), or for stored entries `distance` further on.
 
        forall j in A[i]: Y[i,k:k+16] += A[i,j] * B[j,k:k+16]        prefetch(B,8)
     -> forall j in A[i]: prefetch B[j of 8 nonzeros ahead,k:k+16]; Y[i,k:k+16] += ...
+
+       forall j in A[i]: acc += A[i,j] * x[j]                       prefetch(A,256)
+    -> prefetch 256 entries of A ahead; forall j in A[i]: acc += A[i,j] * x[j]
     """
 
     operand: str
@@ -263,6 +266,13 @@ class Prefetch(Directive):
         found = [x for x in (*a.operands, a.output) if x.name == self.operand]
         self.need(bool(found), f"no operand {self.operand!r}")
         names = found[0].level_vars
+        if not found[0].format.is_dense:
+            self.need(
+                nest.vector is None and names[-1:] == nest.order[-1:],
+                "entries can be prefetched only for the innermost loop, and only a scalar one",
+            )
+            self.need(1 <= self.distance <= 4096, "distance must lie in 1 to 4096")
+            return replace(nest, prefetch=(*nest.prefetch, (self.operand, self.distance)))
         self.need(
             found[0].format.is_dense
             and len(names) == 2

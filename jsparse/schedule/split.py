@@ -18,7 +18,9 @@ from jsparse.ir.index import Access, Assignment, Term
 from jsparse.schedule import auto
 from jsparse.schedule.infer import Output, dense, infer
 
-BLAS = 0.03  # nanoseconds for a multiply-add of a dense product
+BLAS = 0.03  # nanoseconds for a multiply-add of a dense matrix product
+SUM = 0.5  # the same where one side has no dimension of its own: a reduction, bound by memory
+BLOCK = 8  # extent from which a dimension of its own makes a matrix product
 GAIN = 0.9  # how much cheaper a pair must be than the fused nest
 
 Sizes = tuple[tuple[str, int], ...]
@@ -48,17 +50,28 @@ def _cost(
     nse: tuple[int, ...],
 ) -> float:
     """Predicted nanoseconds of one nest."""
-    names = dict.fromkeys(v for a in accesses for v in a.vars)
     if all(a.format.is_dense for a in accesses):
-        work = 1.0
-        for v in names:
-            work *= sizes[v]
-        return work * BLAS
+        return _dense_cost(accesses, sizes)
     result = infer(output, accesses, (Term(tuple(range(len(accesses)))),))
     if result.computed:
         result = Output(dense(len(output)))
     a = _contraction(accesses, output, result)
     return auto.quick_cost(a, tuple(sizes[v] for v in a.vars), nse)
+
+
+def _dense_cost(accesses: tuple[Access, ...], sizes: dict[str, int]) -> float:
+    """Predicted nanoseconds of a product of dense operands."""
+    work = 1.0
+    for v in dict.fromkeys(v for a in accesses for v in a.vars):
+        work *= sizes[v]
+    least = work
+    for a in accesses:
+        others = {v for b in accesses if b is not a for v in b.vars}
+        own = 1.0
+        for v in a.vars:
+            own *= 1 if v in others else sizes[v]
+        least = min(least, own)
+    return work * (BLAS if least >= BLOCK else SUM)
 
 
 @lru_cache(maxsize=4096)
