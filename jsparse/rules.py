@@ -181,12 +181,12 @@ def restored(
         short = Format(
             target.levels[: target.ndim - tail], target.order[: target.ndim - tail], target.index
         )
-        pattern, perm, _ = rearranged(base, short)
+        pattern, perm, _, inside = rearranged(base, short)
         slots = _slots(a, n)
         if len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
             continue
         lead = depth(batch, slots[0])
-        values = taken(flat[slots[0]], perm, lead)
+        values = taken(flat[slots[0]], perm, lead, inside=inside)
         flat = [*flat[: slots[0]], values, *pattern.device(), *flat[slots[-1] + 1 :]]
         operands = list(a.operands)
         operands[n] = replace(x, format=target, known=pattern if not tail else None)
