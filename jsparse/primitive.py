@@ -27,7 +27,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jsparse import config, fallback, ffi, pipeline, reference
+from jsparse import config, fallback, ffi, partition, pipeline, reference
 from jsparse.codegen import build
 from jsparse.errors import StructureError
 from jsparse.ir.index import PATTERN, Access, Assignment
@@ -118,17 +118,31 @@ def _mesh(x: Any) -> Any:
     return None if mesh is None or mesh.empty else mesh
 
 
-def result_type(shape: tuple[Any, ...], dtype: str, operands: Arrays) -> ShapedArray:
-    """The type of a result: inside `shard_map` it varies over the axes that the operands vary over;
-    on an explicitly sharded mesh it is replicated.
+def result_types(
+    spec: pipeline.Spec, shapes: list[tuple[Any, ...]], dtype: str, operands: Arrays
+) -> list[ShapedArray]:
+    """The types of results: inside `shard_map` they vary over the axes that the operands vary over;
+    on an explicitly sharded mesh they are sharded where `partition.rule` lets them.
     """
     mesh = next((m for m in map(_mesh, operands) if m is not None), None)
     if mesh is None:
-        return ShapedArray(shape, jnp.dtype(dtype))
-    sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))
+        return [ShapedArray(shape, jnp.dtype(dtype)) for shape in shapes]
+    cuts: list[list[Any]] = [[None] * len(shape) for shape in shapes]
+    given = [x.sharding.spec for x in operands]
+    if any(name is not None for cut in given for name in cut):
+        rule = partition.rule(spec, [x.shape for x in operands], shapes)
+        cuts = partition.propagated(rule, given)
     varying = [x.mat for x in operands if not x.mat.empty]
     options = {"manual_axis_type": varying[0]} if varying else {}
-    return ShapedArray(shape, jnp.dtype(dtype), sharding=sharding, **options)
+    return [
+        ShapedArray(
+            shape,
+            jnp.dtype(dtype),
+            sharding=NamedSharding(mesh, PartitionSpec(*cut)),
+            **options,
+        )
+        for shape, cut in zip(shapes, cuts, strict=True)
+    ]
 
 
 def vary_together(operands: Arrays) -> list[Any]:
@@ -245,7 +259,17 @@ def _lower_spec(ctx: Any, operands: Arrays, spec: pipeline.Spec, extents: tuple[
     """The custom call of a kernel, whose compilation starts now, in the background."""
     key = build.submit(pipeline.text(spec))
     numbers = tuple(int(e) if isinstance(e, (int, np.integer)) else -1 for e in extents)
-    return ffi.lower_cpu(ctx, *operands, key=key, recipe=spec.recipe(), extents=numbers)
+    rule = _sharding_rule(ctx, spec)
+    return ffi.lower_cpu(ctx, *operands, key=key, recipe=spec.recipe(), extents=numbers, rule=rule)
+
+
+def _sharding_rule(ctx: Any, spec: pipeline.Spec) -> str:
+    """How XLA may cut the call across devices; nothing for one device or symbolic shapes."""
+    shapes = [[x.shape for x in avals] for avals in (ctx.avals_in, ctx.avals_out)]
+    known = all(isinstance(n, int) for group in shapes for shape in group for n in shape)
+    if not known or getattr(ctx.module_context.axis_context, "num_devices", 2) == 1:
+        return ""
+    return partition.rule(spec, *shapes).attribute()
 
 
 def _einsum_reference(
@@ -290,7 +314,8 @@ def _einsum_abstract(
     one = unbatched(batch, flat)
     check_shapes(assignment, extents, one)
     shape = (*batch_shape(batch, flat), *output_shape(assignment, extents, one))
-    return result_type(shape, assignment.output.dtype, flat)
+    spec = pipeline.Spec(assignment, schedule, batch=batch)
+    return result_types(spec, [shape], assignment.output.dtype, flat)[0]
 
 
 def _einsum_checked(
@@ -326,8 +351,9 @@ def _assemble_abstract(
     )
     lead = batch_shape(batch, flat)
     groups = assemble.groups(assignment)
+    spec = pipeline.Spec(assignment, (), work, count, batch)
     if count:
-        return [result_type((*lead, len(groups)), "int64", flat)]
+        return result_types(spec, [(*lead, len(groups))], "int64", flat)
     extent = dict(zip(assignment.vars, extents, strict=True))
     room = {
         level: c
@@ -349,7 +375,7 @@ def _assemble_abstract(
             source *= extent[v]
         out += [source, capacity[-1] + 1]
     index = assignment.output.format.index
-    return [result_type((*lead, size), index, flat) for size in out]
+    return result_types(spec, [(*lead, size) for size in out], index, flat)
 
 
 def _assemble_spec(

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
@@ -96,8 +97,15 @@ def _einsum_transpose(ct: Any, *flat: Any, **params: Any) -> list[Any]:
     extent = dict(zip(a.vars, params["extents"], strict=True))
     for n, slot in enumerate(value_slots(a)):
         if slot is not None and ad.is_undefined_primal(flat[slot]):
-            out[slot] = _cotangent(a, extent, list(flat), n, ct, params["batch"])
+            y = _cotangent(a, extent, list(flat), n, ct, params["batch"])
+            out[slot] = _placed(y, flat[slot].aval)
     return out
+
+
+def _placed(y: Any, operand: Any) -> Any:
+    """A cotangent as the operand's type says that it is sharded, on an explicitly sharded mesh."""
+    want, got = operand.sharding, jax.typeof(y).sharding
+    return y if want.mesh.empty or want.spec == got.spec else jax.sharding.reshard(y, want)
 
 
 def _cotangent(

@@ -33,6 +33,7 @@ LAYERS = (
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
+    "partition partitioner",
     "reference fallback ffi primitive contract",
     "array derivative convert sharding rules construct solve api structure functions",
     "files explain",
@@ -45,7 +46,7 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 USES_JAX = {
     *("reference", "fallback", "ffi", "primitive", "contract", "rules", "array", "derivative"),
     *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
-    *("__init__", "latency", "command", "__main__"),
+    *("__init__", "latency", "command", "__main__", "partitioner"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}
