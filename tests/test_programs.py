@@ -12,6 +12,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import jsparse as js
 
@@ -151,6 +152,31 @@ def test_pickles_and_archives(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as f:
         back = jax.tree.unflatten(tree, [jnp.asarray(f[k]) for k in f.files])
     np.testing.assert_array_equal(back.todense(), a.todense())
+
+
+def test_orbax_checkpoints(tmp_path: Path) -> None:
+    """Saved and restored as part of a training state: structure, formats and values."""
+    ocp = pytest.importorskip(
+        "orbax.checkpoint", reason="orbax-checkpoint is not installed (70 MB: not in [test])"
+    )
+    a = js.fromdense(np.triu(np.arange(30, dtype=np.float32).reshape(6, 5)), nse=20)
+    state = {
+        "dynamic": a,
+        "frozen": a.freeze(),
+        "moments": [a.to("csc"), a.to("coo") * 2.0],
+        "step": jnp.int32(3),
+    }
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+        back = checkpointer.restore(tmp_path / "state", like)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    for x, y in zip(jax.tree.leaves(back), jax.tree.leaves(state), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(back["dynamic"].todense(), a.todense())
+    np.testing.assert_array_equal(back["frozen"] @ jnp.ones(5), a @ jnp.ones(5))
 
 
 def test_memory_of_gradients_and_batches_is_that_of_the_entries() -> None:
