@@ -6,6 +6,7 @@ contract(Y[i,k] = A[i,j] * B[j,k], extents, [A_vals, A1_pos, A1_crd, B_vals]) ->
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -52,8 +53,7 @@ def contract(
     numbers = tuple(extents[v] for v in a.vars)
     candidates: tuple[auto.Candidate, ...] = ()
     if schedule is None:
-        sizes = tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in numbers)
-        plan = auto.plan(a.plain(), sizes, sizes_of(a, unbatched(batch, flat)))
+        plan = auto.plan(a.plain(), guessed(numbers), sizes_of(a, unbatched(batch, flat)))
         planned = _knowing(plan.assignment, a)
         schedule, candidates = plan.schedule, plan.candidates
     else:
@@ -79,6 +79,11 @@ def contract(
     if not planned.sampled and order != tuple(range(len(order))):
         y = transposed(y, tuple(order.index(m) for m in range(len(order))), len(batch))
     return y
+
+
+def guessed(extents: Iterable[Any]) -> tuple[int, ...]:
+    """Extents as numbers to plan with: 64 for those that are symbolic in `jax.export`."""
+    return tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in extents)
 
 
 def _knowing(planned: Assignment, a: Assignment) -> Assignment:

@@ -304,8 +304,18 @@ def _einsum_cpu(
             "batch": batch,
         }
         return _einsum_fallback(ctx, *operands, **params)
+    if not _readable(assignment, extents):
+        params = {"assignment": assignment, "schedule": schedule}
+        return _einsum_default(ctx, *operands, **params, extents=extents, batch=batch)
     spec = pipeline.Spec(assignment.plain(), schedule, batch=batch)
     return _lower_spec(ctx, operands, spec, extents)
+
+
+def _readable(a: Assignment, extents: tuple[int, ...]) -> bool:
+    """Whether a kernel can learn every extent: symbolic ones from the shapes of dense operands."""
+    dense = {v for x in a.operands if x.format.is_dense and x.dtype != PATTERN for v in x.vars}
+    sizes = zip(a.vars, extents, strict=True)
+    return all(v in dense or isinstance(size, (int, np.integer)) for v, size in sizes)
 
 
 def _einsum_abstract(

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jsparse.array import Pattern
-from jsparse.contract import bind_planned
+from jsparse.contract import bind_planned, guessed
 from jsparse.convert import rearranged, taken
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
@@ -40,7 +40,7 @@ from jsparse.schedule import storage
 
 def zero_like(y: Any) -> Any:
     """A symbolic zero tangent for `y`."""
-    return ad.Zero.from_primal_value(y)  # type: ignore[attr-defined]
+    return ad.Zero(jax.typeof(y).to_tangent_aval())
 
 
 def _einsum_jvp(primals: Arrays, tangents: Arrays, **params: Any) -> tuple[Any, Any]:
@@ -177,9 +177,9 @@ def restored(
         for n, x in enumerate(a.operands)
         if isinstance(x.known, Pattern) and _restorable(x, x.known)
     )
-    sizes = tuple(extent[v] for v in a.vars)
-    if not known or not all(isinstance(s, int) for s in sizes):
+    if not known:
         return a, flat
+    sizes = guessed(extent[v] for v in a.vars)
     nse = sizes_of(a, unbatched(batch, flat))
     for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():
         x = a.operands[n]
@@ -217,8 +217,13 @@ ad.primitive_jvps[assemble_p] = _assemble_jvp
 # -------------------------------------------------------------------- batching
 def _einsum_batch(flat: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
     a: Assignment = params["assignment"]
-    values = {slot for slot in value_slots(a) if slot is not None}
-    if any(d is not None and k not in values for k, d in enumerate(dims)):
+    slots = value_slots(a)
+    values = {slot for slot in slots if slot is not None}
+    dense = {slot for slot, x in zip(slots, a.operands, strict=True) if x.format.is_dense}
+    batched = {k: d for k, d in enumerate(dims) if d is not None}
+    known = all(isinstance(flat[k].shape[d], int) for k, d in batched.items())
+    # A kernel learns a symbolic extent from a dense operand, or from an axis in front.
+    if not batched.keys() <= values or not (known or batched.keys() & dense):
         operands, mask = _front(flat, dims)
         return einsum_p.bind(*operands, **{**params, "batch": (mask, *params["batch"])}), 0
     return _batch_values(a, list(flat), list(dims), params)

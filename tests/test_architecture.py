@@ -36,7 +36,7 @@ LAYERS = (
     "partition partitioner",
     "reference fallback ffi primitive contract",
     "array derivative convert sharding rules construct solve api structure functions",
-    "files explain",
+    "files explain trees",
     "__init__",
     "latency command __main__",
 )
@@ -46,7 +46,7 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 USES_JAX = {
     *("reference", "fallback", "ffi", "primitive", "contract", "rules", "array", "derivative"),
     *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
-    *("__init__", "latency", "command", "__main__", "partitioner"),
+    *("__init__", "latency", "command", "__main__", "partitioner", "trees"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

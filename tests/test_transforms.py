@@ -480,6 +480,44 @@ def test_strict_settings_of_jax() -> None:
     assert g.shape == a.shape and t.shape == (5, 4)
 
 
+def test_frozen_arrays_move_no_data_behind_the_user() -> None:
+    """A pattern is placed on the device explicitly, whoever uses it first."""
+    rng = np.random.default_rng(0)
+    b, x = jnp.ones((5, 2)), jnp.ones((2, 5))
+    arrays = [
+        js.fromdense(rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.5)).freeze()
+        for _ in range(4)
+    ]
+    with jax.transfer_guard("disallow"):
+        y, vjp = jax.vjp(lambda d, b: arrays[0].with_data(d) @ b, arrays[0].data, b)
+        vjp(y)
+        jax.jit(lambda a, b: js.grad(lambda a: jnp.sum(a @ b))(a))(arrays[1], b)
+        jax.jit(lambda b: arrays[2] @ b)(b)
+        jax.vmap(lambda x: arrays[3] @ x)(x)
+
+
+@pytest.mark.parametrize("fmt", thinned(["csr", "coo", "csc"], 3))
+def test_derivatives_through_a_computed_pattern(fmt: str) -> None:
+    """What stores the entries of a dense argument has no derivative; their values do."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.5))
+    b, mask = jnp.asarray(rng.standard_normal((5, 3))), x != 0
+
+    def sparse(x: Any) -> Any:
+        a = js.fromdense(x, fmt, nse=20)
+        return jnp.sum(jnp.sin(a @ b)) + jnp.sum(a.data**2)
+
+    def dense(x: Any) -> Any:
+        x = jnp.where(mask, x, 0)
+        return jnp.sum(jnp.sin(x @ b)) + jnp.sum(x**2)
+
+    want = jax.grad(dense)(x)
+    close(jax.grad(sparse)(x), want)
+    close(jax.jit(jax.jacfwd(sparse))(x), want)
+    close(jax.jit(jax.vmap(jax.grad(sparse)))(jnp.stack([x, x]))[1], want)
+    close(jax.jit(jax.hessian(sparse))(x), jax.hessian(dense)(x))
+
+
 def test_checkify_donation_and_the_staged_api() -> None:
     from jax.experimental import checkify
 
