@@ -11,6 +11,9 @@ All that an answer needs is in the custom call itself.  That is why this is not
 such a program cannot be exported, is never found in the persistent compilation cache, and needs
 its devices when it is lowered.  The hook is jaxlib's, below JAX's public API; without it all
 operands would be gathered on every device, and results be the same.
+
+The schedule stays that of the whole extents: with 8 of 64 columns on each device its kernel took
+about the time of one planned for 8.
 """
 
 from __future__ import annotations
