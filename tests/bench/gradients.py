@@ -9,15 +9,13 @@ CPU time of the process, median of rounds in which all variants take turns; pin 
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from absl import app, flags
+from measure import Run, graph, medians
 
 import jsparse as js
 
@@ -25,18 +23,6 @@ ROWS = flags.DEFINE_integer("rows", 100_000, "rows and columns of the graph of S
 DEGREE = flags.DEFINE_integer("degree", 10, "mean entries in a row")
 COLUMNS = flags.DEFINE_integer("columns", 64, "columns of the dense operands")
 ROUNDS = flags.DEFINE_integer("rounds", 7, "rounds")
-
-Run = Callable[[], Any]
-
-
-def graph(kind: str, n: int, degree: int) -> js.SparseArray:
-    """A graph with `n * degree` edges drawn uniformly, or with a power law for both ends."""
-    rng = np.random.default_rng(0)
-    ends = rng.random((2, n * degree))
-    if kind == "power-law":
-        ends = np.stack([ends[0] ** 2, ends[1] ** 3])
-    i, j = (rng.permutation(n)[np.minimum((n * e).astype(int), n - 1)] for e in ends)
-    return js.coo(np.ones(n * degree, np.float32), (i, j), (n, n)).to("csr")
 
 
 def wrapped(a: js.SparseArray, frozen: bool) -> tuple[Callable[..., js.SparseArray], Any]:
@@ -80,25 +66,12 @@ def problems(kind: str, frozen: bool) -> Iterator[tuple[str, tuple[Run, Run]]]:
     )
 
 
-def medians(runs: list[Run]) -> list[float]:
-    """Median CPU milliseconds of each, taken in turns."""
-    samples: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        jax.block_until_ready(run())
-    for _ in range(ROUNDS.value):
-        for run, times in zip(runs, samples, strict=True):
-            start = time.process_time()
-            jax.block_until_ready(run())
-            times.append(1e3 * (time.process_time() - start))
-    return [statistics.median(times) for times in samples]
-
-
 def main(_: list[str]) -> None:
     print(f"{'':30} {'forward':>10} {'gradient':>10} {'ratio':>6}")
     for kind in ("uniform", "power-law"):
         for frozen in (True, False):
             for name, runs in problems(kind, frozen):
-                forward, backward = medians(list(runs))
+                forward, backward = medians(runs, ROUNDS.value)
                 label = f"{name}, {kind}, {'frozen' if frozen else 'dynamic'}"
                 print(f"{label:30} {forward:8.1f}ms {backward:8.1f}ms {backward / forward:6.2f}")
 
