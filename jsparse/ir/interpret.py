@@ -98,6 +98,9 @@ class _Machine:
                 return np.asarray(value).astype(numpy_dtype(dtype))[()]
             case loop.Select(c, a, b):
                 return self.eval(a if self.eval(c, env) else b, env)
+            case loop.Keep(c, a):
+                value = self.eval(a, env)
+                return value if self.eval(c, env) else type(value)(0)
             case loop.Splat(a, lanes):
                 return np.full(lanes, self.eval(a, env), numpy_dtype(type_of(a)[0]))
             case loop.HSum(a, op):

@@ -292,13 +292,7 @@ class Merge(Walk):
             action = Do("set_insert", (TOUCHED, key))
         else:
             action = Assign(Var("found", BOOL), TRUE)
-        alive: Expr | None = None
-        for term in self.terms:
-            p = self.present(term, cursors)
-            if p is None:
-                alive = None
-                break
-            alive = p if alive is None else Bin("or", alive, p)
+        alive = self.reached(cursors)
         if alive is not None:
             action = If(alive, action)
         return action if present == TRUE else If(present, action)

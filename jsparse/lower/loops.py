@@ -32,6 +32,7 @@ from jsparse.ir.loop import (
     Expr,
     For,
     HSum,
+    Keep,
     Load,
     Neg,
     Scratch,
@@ -49,7 +50,7 @@ from jsparse.ir.loop import (
 from jsparse.lower.buffers import OUTPUT, Binding
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.sums import WIDE, adds, position_row, tree
-from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.lower.walk import ABSENT, Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
 
 
@@ -334,6 +335,9 @@ class Einsum(Walk):
         for u in range(registers):
             total: Expr | None = None
             for term in self.assignment.terms:
+                present = self.present(term.factors, cursors)
+                if present == ABSENT:
+                    continue
                 value: Expr | None = None
                 for n in term.factors:
                     if self.binding.tensors[n].values is None:
@@ -346,8 +350,9 @@ class Einsum(Walk):
                     value = Neg(value)
                 if self.lanes and type_of(value)[1] == 1:
                     value = Splat(value, self.lanes.lanes)
-                present = self.present(term.factors, cursors)
-                if present is not None:
+                if present is not None and self.masks(term.factors, value, cursors):
+                    value = Keep(present, value)
+                elif present is not None:
                     lanes = type_of(value)[1]
                     zero: Expr = Const(plus.identity, self.base)
                     value = Select(present, value, Splat(zero, lanes) if lanes > 1 else zero)
@@ -358,6 +363,11 @@ class Einsum(Walk):
 
     def is_vector(self, n: int) -> bool:
         return self.lanes is not None and self.lanes.var in self.assignment.operands[n].vars
+
+    def masks(self, factors: tuple[int, ...], value: Expr, cursors: Cursors) -> bool:
+        """Whether a term may be computed where it is absent, and masked: cheaper than a branch."""
+        single = type_of(value)[1] == 1 and semiring(self.assignment.output.dtype)[0].identity == 0
+        return single and all(cursors[n].has is None or cursors[n].valid for n in factors)
 
     def load(self, n: int, cursors: Cursors, u: int) -> Expr:
         buffer = self.binding.tensors[n].values
