@@ -317,9 +317,10 @@ def _assemble_abstract(
     batch: Batch,
 ) -> Any:
     one = unbatched(batch, flat)
-    check_shapes(assignment, extents, one)
+    check_shapes(assemble.bare(assignment), extents, one)
+    what = "pattern" if assignment.output.dtype == PATTERN else "pattern and values"
     observe(
-        f"pattern, {work}",
+        f"{what}, {work}{', count' if count else ''}",
         assignment,
         lambda: _assemble_spec(assignment, work, count, extents, one),
         (),
@@ -327,7 +328,8 @@ def _assemble_abstract(
     lead = batch_shape(batch, flat)
     groups = assemble.groups(assignment)
     if count:
-        return [result_type((*lead, len(groups)), "int64", flat)]
+        size = assemble.starts_size(assignment) if work == "merge" else len(groups)
+        return [result_type((*lead, size), "int64", flat)]
     extent = dict(zip(assignment.vars, extents, strict=True))
     room = {
         level: c
@@ -349,7 +351,22 @@ def _assemble_abstract(
             source *= extent[v]
         out += [source, capacity[-1] + 1]
     index = assignment.output.format.index
-    return [result_type((*lead, size), index, flat) for size in out]
+    types = [result_type((*lead, size), index, flat) for size in out]
+    if assignment.output.dtype != PATTERN:
+        types.append(result_type((*lead, capacity[-1]), assignment.output.dtype, flat))
+    return types
+
+
+def pattern_order(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> tuple[str, ...]:
+    """The loops of a merge."""
+    bare = assemble.bare(a)
+    return auto.pattern_order(bare, extents, sizes_of(bare, flat))
+
+
+def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:
+    """Whether `assemble_p` computes values along with their pattern: where nothing is traced."""
+    numbers = tuple(extents[v] for v in a.vars)
+    return use_kernel() and assemble.fuses(a, pattern_order(a, numbers, flat))
 
 
 def _assemble_spec(
@@ -362,7 +379,7 @@ def _assemble_spec(
 ) -> pipeline.Spec:
     order: tuple[str, ...] = assignment.vars
     if work == "merge":
-        order = auto.pattern_order(assignment, extents, sizes_of(assignment, flat))
+        order = pattern_order(assignment, extents, flat)
     return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)
 
 

@@ -28,12 +28,13 @@ LAYERS = (
     "schedule.storage",
     "schedule.split",
     "schedule",
-    "lower.walk lower.buffers lower.chunks lower.sums lower.loops lower.kernel lower.assemble",
+    "lower.walk lower.buffers lower.chunks lower.sums lower.loops lower.kernel lower.packer",
+    "lower.arrange lower.assemble",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
-    "reference fallback ffi primitive contract",
+    "reference fallback ffi primitive contract assembly",
     "array derivative convert sharding rules construct solve api structure functions",
     "files explain",
     "__init__",
@@ -43,9 +44,9 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
-    *("reference", "fallback", "ffi", "primitive", "contract", "rules", "array", "derivative"),
-    *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
-    *("__init__", "latency", "command", "__main__"),
+    *("reference", "fallback", "ffi", "primitive", "contract", "assembly", "rules", "array"),
+    *("derivative", "convert", "construct", "solve", "api", "structure", "functions", "explain"),
+    *("sharding", "__init__", "latency", "command", "__main__"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

@@ -104,6 +104,9 @@ static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
   s.list[s.size++] = key;
 }
 
+// How many there are.
+static inline int64_t js_set_size(js_context*, const js_set& s) { return s.size; }
+
 // Sorts what was inserted; returns how many there are.
 static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s) {
   const int64_t n = s.size;

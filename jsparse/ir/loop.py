@@ -101,7 +101,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The scalar `a` if `cond`, else zero; `a` is evaluated in any case, so that no branch is needed."""
+    """The scalar `a` if `cond`, else zero; `a` is evaluated in any case, without a branch."""
 
     cond: Expr
     a: Expr
@@ -136,7 +136,22 @@ class Threads:
     """How many threads `Parallel` can use."""
 
 
-Expr = Const | Var | Dim | Extent | Load | Bin | Neg | Cast | Select | Keep | Splat | HSum | Call | Threads
+Expr = (
+    Const
+    | Var
+    | Dim
+    | Extent
+    | Load
+    | Bin
+    | Neg
+    | Cast
+    | Select
+    | Keep
+    | Splat
+    | HSum
+    | Call
+    | Threads
+)
 
 
 # ----------------------------------------------------------------- statements

@@ -32,11 +32,9 @@ from jsparse.ir.loop import (
     Expr,
     For,
     HSum,
-    Keep,
     Load,
     Neg,
     Scratch,
-    Select,
     Splat,
     Stmt,
     Store,
@@ -49,7 +47,7 @@ from jsparse.ir.loop import (
 )
 from jsparse.lower.buffers import OUTPUT, Binding
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
-from jsparse.lower.sums import WIDE, adds, position_row, tree
+from jsparse.lower.sums import WIDE, adds, masked, position_row, tree
 from jsparse.lower.walk import ABSENT, Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
 
@@ -350,12 +348,9 @@ class Einsum(Walk):
                     value = Neg(value)
                 if self.lanes and type_of(value)[1] == 1:
                     value = Splat(value, self.lanes.lanes)
-                if present is not None and self.masks(term.factors, value, cursors):
-                    value = Keep(present, value)
-                elif present is not None:
-                    lanes = type_of(value)[1]
-                    zero: Expr = Const(plus.identity, self.base)
-                    value = Select(present, value, Splat(zero, lanes) if lanes > 1 else zero)
+                if present is not None:
+                    valid = all(cursors[n].has is None or cursors[n].valid for n in term.factors)
+                    value = masked(present, value, Const(plus.identity, self.base), valid)
                 total = value if total is None else Bin(plus.text, total, value)
             assert total is not None
             out.append(total)
@@ -363,11 +358,6 @@ class Einsum(Walk):
 
     def is_vector(self, n: int) -> bool:
         return self.lanes is not None and self.lanes.var in self.assignment.operands[n].vars
-
-    def masks(self, factors: tuple[int, ...], value: Expr, cursors: Cursors) -> bool:
-        """Whether a term may be computed where it is absent, and masked: cheaper than a branch."""
-        single = type_of(value)[1] == 1 and semiring(self.assignment.output.dtype)[0].identity == 0
-        return single and all(cursors[n].has is None or cursors[n].valid for n in factors)
 
     def load(self, n: int, cursors: Cursors, u: int) -> Expr:
         buffer = self.binding.tensors[n].values

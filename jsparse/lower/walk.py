@@ -375,8 +375,9 @@ class Walk:
         whether each is at the smaller of the two; and the steps past that one.
         """
         left: Expr | None = None
-        names, steps = [], []
+        names: list[Var] = []
         decls: list[Stmt] = []
+        steps: list[Stmt] = []
         for c in its.values():
             q, end = Var(c.position), Var(c.position + "_end")
             left = both(left, Bin("<", q, end))
@@ -413,7 +414,8 @@ class Walk:
             below[n] = replace(c.down(Var(c.position), None, has), valid=True)
         self.one_of = frozenset(c.has for n, c in below.items() if n in its and c.has is not None)
         inner = {**env, v.name: v}
-        loops = [While(left, block(*decls, block_scope(self.visit(d + 1, below, inner)), *steps))]
+        body = block_scope(self.visit(d + 1, below, inner))
+        loops: list[Stmt] = [While(left, block(*decls, body, *steps))]
         self.one_of = frozenset()
         for n, c in its.items():
             p = Var(c.position + "_rest")
