@@ -344,7 +344,7 @@ def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
             return Pattern(tuple(np.asarray(x) for x in arrange()), job.shape, out.format)
 
         pattern = first.derived(key, make)
-        a = replace(a, output=replace(out, trusted=True, known=pattern))
+        a = replace(a, output=replace(out, trusted=True, known=pattern, exact=True))
         data = contract(a, job.extent, [*job.flat(), *pattern.device()], wish.schedule)
         return SparseArray(data, (), job.shape, out.format, pattern)
     flat = job.flat()
@@ -353,6 +353,8 @@ def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
         return SparseArray(data, tuple(arrays), job.shape, out.format)
     arrays = arrange()
     operands = tuple(x if x.format.is_dense else replace(x, trusted=True) for x in a.operands)
-    a = replace(a, output=replace(out, trusted=True), operands=operands)  # checked by `arrange`
+    a = replace(
+        a, output=replace(out, trusted=True, exact=True), operands=operands
+    )  # checked by `arrange`
     data = contract(a, job.extent, [*flat, *arrays], wish.schedule)
     return SparseArray(data, tuple(arrays), job.shape, out.format)
