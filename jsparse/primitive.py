@@ -366,7 +366,7 @@ def pattern_order(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> tupl
 def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:
     """Whether `assemble_p` computes values along with their pattern: where nothing is traced."""
     numbers = tuple(extents[v] for v in a.vars)
-    return use_kernel() and assemble.fuses(a, pattern_order(a, numbers, flat))
+    return use_kernel() and assemble.fuses(a, pattern_order(a, numbers, flat), extents)
 
 
 def _assemble_spec(

@@ -808,3 +808,13 @@ def test_counted_results_keep_stored_zeros(formats: str) -> None:
     ):
         np.testing.assert_array_equal(got.todense(), want)
         assert got.nnz == there.sum()
+    f, g = a.freeze(), b.freeze()
+    room = jax.jit(lambda a, b: (js.add(a, b, nse=900), js.einsum("ij,jk->ik", a, b, nse=1700)))
+    for got, want in (
+        (f + g, x + y),
+        (f - g, x - y),
+        (js.multiply(f, g), x * y),
+        (f @ g, x @ y),
+        *zip(room(a, b), (x + y, x @ y), strict=True),
+    ):
+        np.testing.assert_array_equal(got.todense(), want)

@@ -141,19 +141,22 @@ static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s)
     return n;
   }
   if (!s.slots) {
-    int64_t first = s.list[0], last = first;
-    for (int64_t t = 1; t < n; ++t) {
-      first = s.list[t] < first ? s.list[t] : first;
-      last = s.list[t] > last ? s.list[t] : last;
+    int64_t first = 0, last = s.keyspace >> 12;
+    if (last > 16) {  // too many words to look at all of them
+      first = last = s.list[0];
+      for (int64_t t = 1; t < n; ++t) {
+        first = s.list[t] < first ? s.list[t] : first;
+        last = s.list[t] > last ? s.list[t] : last;
+      }
+      first >>= 12;
+      last >>= 12;
     }
-    first /= 64 * 64;
-    last /= 64 * 64;
     if (last - first <= n * 4) {
       uint64_t* const upper = s.bits + js_set_words(s.keyspace);
       for (int64_t t = 0; t < n; ++t) {
-        const int64_t word = s.list[t] / 64;
+        const int64_t word = s.list[t] >> 6;
         s.bits[word] |= (uint64_t)1 << (s.list[t] & 63);
-        upper[word / 64] |= (uint64_t)1 << (word & 63);
+        upper[word >> 6] |= (uint64_t)1 << (word & 63);
       }
       js_set_read_bits(s, upper, first, last);
       return n;

@@ -10,7 +10,8 @@ rebuild its kernels:
     Y[i,j]:csr:float32 = A[i,j]:csr:float32 - B[i,j]:csr!:float32
 
 Each operand is `name[vars]:format:dtype`.  A format with `!` is trusted: its index arrays were
-validated before, so the kernel need not.  The dtype `pattern` marks an operand without values
+validated before, so the kernel need not; an output with `!!` has a pattern that was computed for
+this very assignment.  The dtype `pattern` marks an operand without values
 (every stored entry counts as one).  An output with a sparse format is *sampled*: its pattern is
 given and only its values are computed; `like(A)` takes the pattern of A.
 """

@@ -64,6 +64,7 @@ from jsparse.schedule.directives import Nest
 
 TOUCHED = Buffer("touched", INT, "set")
 MOST_CHUNKS = 256
+WIDEST_ROW = 1 << 22  # of a workspace for values, one for each chunk
 
 
 @dataclass
@@ -295,14 +296,16 @@ def starts_size(a: Assignment) -> int:
     return 1 + (MOST_CHUNKS + 1) * len(groups(a))
 
 
-def fuses(a: Assignment, order: tuple[str, ...]) -> bool:
+def fuses(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> bool:
     """Whether values can be computed along with the pattern, loops in this order."""
     if any(x.format.is_dense or x.dtype == PATTERN for x in a.operands):
         return False
     out, reduced = a.output.level_vars, [v for v in order if v not in a.output.vars]
     inside = order[order.index(reduced[0]) :] if reduced else ()
     trailing = [v for v in out if v in inside]
-    return not a.output.format.dense_tail and (not reduced or len(trailing) == 1)
+    if a.output.format.dense_tail or len(trailing) != bool(reduced):
+        return False
+    return all(extents[v] <= WIDEST_ROW for v in trailing)
 
 
 def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kernel:
