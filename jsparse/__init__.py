@@ -13,6 +13,7 @@ directives), `lower/` (walk, loops, assemble), `codegen/`, `pipeline`, `ffi`, `p
 from jsparse import config as config
 from jsparse import pipeline as _pipeline
 from jsparse import rules as _rules  # noqa: F401  (registers derivatives and batching)
+from jsparse import trees as _trees
 from jsparse.api import einsum as einsum
 from jsparse.array import SparseArray as SparseArray
 from jsparse.construct import asarray as asarray
@@ -60,3 +61,4 @@ from jsparse.structure import transpose as transpose
 __version__ = "0.1.0"
 
 _register(_pipeline.resolve)
+_trees.register()

@@ -139,7 +139,7 @@ def _signature(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
     """
     if not _concrete:
         with jax.ensure_compile_time_eval():
-            _concrete.append(type(jnp.zeros(())))
+            _concrete.append(type(jax.device_put(0)))  # unlike jnp.zeros an explicit transfer
     array = _concrete[0]
     parts: list[Any] = []
     for x in operands:

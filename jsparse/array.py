@@ -95,7 +95,7 @@ class Pattern:
         with self._lock:
             if self._device is None:
                 with jax.ensure_compile_time_eval():
-                    self._device = tuple(jnp.asarray(a) for a in self.arrays)
+                    self._device = tuple(jax.device_put(a) for a in self.arrays)
             return self._device
 
     def derived(self, key: Any, make: Callable[[], Any]) -> Any:

@@ -16,7 +16,8 @@ import numpy as np
 
 from jsparse.ir.index import Assignment
 from jsparse.lower import assemble
-from jsparse.primitive import assemble_p, value_slots
+from jsparse.primitive import Arrays, assemble_p, sizes_of, use_kernel, value_slots
+from jsparse.schedule import auto
 
 
 @partial(jax.jit, static_argnames=("assignment", "work", "count", "extents", "capacity"))
@@ -64,3 +65,10 @@ def count_and_fill(
     if capacity is None:
         capacity = tuple(int(c) for c in np.asarray(counts)[-len(none) :])
     return list(call(*flat, assignment=a, count=False, capacity=capacity))
+
+
+def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:
+    """Whether `assemble_p` computes values along with their pattern: where nothing is traced."""
+    bare = assemble.bare(a)
+    order = auto.pattern_order(bare, tuple(extents[v] for v in a.vars), sizes_of(bare, flat))
+    return use_kernel() and assemble.fuses(a, order, extents)

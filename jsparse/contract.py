@@ -6,12 +6,14 @@ contract(Y[i,k] = A[i,j] * B[j,k], extents, [A_vals, A1_pos, A1_crd, B_vals]) ->
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from jsparse import pipeline
 from jsparse.errors import InternalError
@@ -24,6 +26,7 @@ from jsparse.primitive import (
     einsum_p,
     mapped,
     observe,
+    result_types,
     sizes_of,
     unbatched,
     value_slots,
@@ -50,8 +53,7 @@ def contract(
     numbers = tuple(extents[v] for v in a.vars)
     candidates: tuple[auto.Candidate, ...] = ()
     if schedule is None:
-        sizes = tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in numbers)
-        plan = auto.plan(a.plain(), sizes, sizes_of(a, unbatched(batch, flat)))
+        plan = auto.plan(a.plain(), guessed(numbers), sizes_of(a, unbatched(batch, flat)))
         planned = _knowing(plan.assignment, a)
         schedule, candidates = plan.schedule, plan.candidates
     else:
@@ -79,6 +81,11 @@ def contract(
     return y
 
 
+def guessed(extents: Iterable[Any]) -> tuple[int, ...]:
+    """Extents as numbers to plan with: 64 for those that are symbolic in `jax.export`."""
+    return tuple(int(n) if isinstance(n, (int, np.integer)) else 64 for n in extents)
+
+
 def _knowing(planned: Assignment, a: Assignment) -> Assignment:
     """The planned assignment with the patterns that `a` knows."""
     pairs = zip(planned.operands, a.operands, strict=True)
@@ -95,8 +102,9 @@ def _dense(a: Assignment, extents: dict[str, int], flat: Arrays) -> Any:
     """A sum of products of dense operands, by `jnp.einsum`; a variable that only the output has
     broadcasts.
     """
+    place = _place(a, extents, flat)
     if len(a.terms) == 1 and len(a.operands) == 2 and a.terms[0].sign > 0:
-        y = _dot(a, flat)
+        y = _dot(a, flat, place)
         if y is not None:
             return y
     letters = {v: chr(ord("a") + n) for n, v in enumerate(a.vars)}
@@ -108,13 +116,23 @@ def _dense(a: Assignment, extents: dict[str, int], flat: Arrays) -> Any:
         extra = [v for v in a.output.vars if v not in used]
         ones = [jnp.ones([extents[v] for v in extra], a.output.dtype)] if extra else []
         inputs += "," + "".join(letters[v] for v in extra) if extra else ""
-        y = jnp.einsum(f"{inputs}->{output}", *[flat[n] for n in term.factors], *ones)
+        factors = [flat[n] for n in term.factors]
+        y = jnp.einsum(f"{inputs}->{output}", *factors, *ones, out_sharding=place)
         y = -y if term.sign < 0 else y
         total = y if total is None else total + y
     return total
 
 
-def _dot(a: Assignment, flat: Arrays) -> Any:
+def _place(a: Assignment, extents: dict[str, int], flat: Arrays) -> NamedSharding | None:
+    """The sharding of a dense result on an explicitly sharded mesh, where JAX would ask for it."""
+    types = [jax.typeof(x) for x in flat]
+    if all(name is None for t in types for name in t.sharding.spec):
+        return None
+    shape = tuple(extents[v] for v in a.output.vars)
+    return result_types(pipeline.Spec(a), [shape], a.output.dtype, types)[0].sharding
+
+
+def _dot(a: Assignment, flat: Arrays, place: NamedSharding | None) -> Any:
     """A product of two dense operands as one `dot_general`, which traces several times faster than
     `jnp.einsum`; None if it is not one.
     """
@@ -132,8 +150,12 @@ def _dot(a: Assignment, flat: Arrays) -> Any:
     def places(group: list[str]) -> tuple[list[int], list[int]]:
         return [x.index(v) for v in group], [y.index(v) for v in group]
 
-    result = jax.lax.dot_general(flat[0], flat[1], (places(summed), places(batch)))
     order = batch + free[0] + free[1]
+    if place is not None:
+        cuts = dict(zip(out, place.spec, strict=True))
+        place = NamedSharding(place.mesh, PartitionSpec(*[cuts[v] for v in order]))
+    numbers = (places(summed), places(batch))
+    result = jax.lax.dot_general(flat[0], flat[1], numbers, out_sharding=place)
     return jnp.transpose(result, [order.index(v) for v in out])
 
 

@@ -10,12 +10,13 @@ allocates exactly; under `jit` the capacity is that of the source, or `nse`.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -196,8 +197,9 @@ def _sorted(a: SparseArray, target: Format, nse: int | None) -> SparseArray:
         tail = int(np.prod(data.shape[1:]))
         data = data.reshape(-1)
     if a.pattern is not None:
-        pattern, perm, start = rearranged(a.pattern, target, nse)
-        return SparseArray(permuted(data, perm, start, merge), (), a.shape, target, pattern)
+        r = rearranged(a.pattern, target, nse)
+        moved = permuted(data, r.perm, r.start, merge, r.inside)
+        return SparseArray(moved, (), a.shape, target, r.pattern)
     room = a.nse * tail if nse is None and traced(*a.arrays) else nse
     *arrays, perm, start = _arrange(a.format, target, a.shape, list(a.arrays), False, room)
     return SparseArray(permuted(data, perm, start, merge), tuple(arrays), a.shape, target)
@@ -244,24 +246,36 @@ def _arrange(
     return assemble_pattern(a, extents, arrays, room, "to", "sort")
 
 
-def rearranged(
-    pattern: Pattern, target: Format, nse: int | None = None
-) -> tuple[Pattern, Any, Any]:
-    """A frozen pattern in another format, with permutation and segment starts; made once."""
+class Rearranged(NamedTuple):
+    """A frozen pattern in another format: its entry q takes the values of the entries
+    perm[start[q]:start[q+1]] of the old one.  `inside`: no element of `perm` stands for padding.
+    """
 
-    def make() -> tuple[Pattern, Any, Any]:
+    pattern: Pattern
+    perm: Any
+    start: Any
+    inside: bool
+
+
+def rearranged(pattern: Pattern, target: Format, nse: int | None = None) -> Rearranged:
+    """A frozen pattern in another format; made once."""
+
+    def make() -> Rearranged:
         *arrays, perm, start = _arrange(
             pattern.format, target, pattern.shape, list(pattern.device()), True, nse
         )
         new = Pattern(tuple(np.asarray(x) for x in arrays), pattern.shape, target)
-        return new, perm, start
+        f = pattern.format
+        tail = f.order[f.ndim - f.dense_tail :]
+        stored = pattern.arrays[-1].shape[0] * math.prod(pattern.shape[m] for m in tail)
+        return Rearranged(new, perm, start, bool((np.asarray(perm) < stored).all()))
 
     return pattern.derived(("to", target, nse), make)
 
 
-def permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
+def permuted(data: Any, perm: Any, start: Any, merge: bool, inside: bool = False) -> Any:
     """Values in the new order; entries that became one are summed: y[q] = sum of
-    data[perm[start[q]:start[q+1]]].
+    data[perm[start[q]:start[q+1]]].  `inside`: `perm` has no padding.
     """
     nse = start.shape[0] - 1
     if merge:
@@ -283,14 +297,16 @@ def permuted(data: Any, perm: Any, start: Any, merge: bool) -> Any:
     if perm.shape[0] >= nse:
         perm = perm[:nse]
     else:
+        inside = False
         perm = jnp.concatenate([perm, jnp.full(nse - perm.shape[0], data.shape[0], perm.dtype)])
-    return taken(data, perm)
+    return taken(data, perm, inside=inside)
 
 
-def taken(data: Any, index: Any, axis: int = 0) -> Any:
+def taken(data: Any, index: Any, axis: int = 0, *, inside: bool = False) -> Any:
     """Slices of `data` along `axis` at `index`, of one mode; zeros where it is beyond the end.
 
-    `jnp.take` with `mode="fill"`, but traced as one gather, in a fifth of the time.
+    `jnp.take` with `mode="fill"`, but traced as one gather, in a fifth of the time.  `inside`
+    promises that no index is beyond the end, which halves the time of the gather.
     """
     rest = tuple(d for d in range(data.ndim) if d != axis)
     places = lax.GatherDimensionNumbers(
@@ -301,8 +317,10 @@ def taken(data: Any, index: Any, axis: int = 0) -> Any:
         lax.expand_dims(index, (1,)),
         dimension_numbers=places,
         slice_sizes=tuple(1 if d == axis else n for d, n in enumerate(data.shape)),
-        mode=lax.GatherScatterMode.FILL_OR_DROP,
-        fill_value=0,
+        mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS
+        if inside
+        else lax.GatherScatterMode.FILL_OR_DROP,
+        fill_value=None if inside else 0,
     )
 
 

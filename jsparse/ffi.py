@@ -20,8 +20,9 @@ from typing import Any
 import jax.export
 import jax.ffi
 import numpy as np
+from jax.interpreters import mlir
 
-from jsparse import _xla_ffi
+from jsparse import _xla_ffi, partitioner
 
 CPU_TARGET = "jsparse_cpu"
 
@@ -54,12 +55,13 @@ def register(resolver: Resolver) -> Resolver | None:
         if not _registered:
             for target, handlers in _xla_ffi.registrations().items():
                 jax.ffi.register_ffi_target(target, handlers, platform=_PLATFORMS[target])
+                partitioner.register(target)
             _registered = True
     return previous
 
 
 def lower_cpu(
-    ctx: Any, *operands: Any, key: str, recipe: str, extents: tuple[int, ...]
+    ctx: Any, *operands: Any, key: str, recipe: str, extents: tuple[int, ...], rule: str = ""
 ) -> Sequence[Any]:
     """A lowering rule: the custom call of kernel ``key`` on ``operands``.
 
@@ -69,12 +71,14 @@ def lower_cpu(
         key: content hash of the kernel, hexadecimal.
         recipe: JSON text from which the resolver can build the kernel again.
         extents: numbers that the kernel reads at run time, possibly none.
+        rule: how the call may be cut across devices, as an attribute of Shardy; possibly empty.
 
     Returns:
         One MLIR value for each result.
     """
-    rule = jax.ffi.ffi_lowering(CPU_TARGET)
-    return rule(ctx, *operands, key=key, recipe=recipe, extents=np.array(extents, np.int64))
+    extra = {"sdy.sharding_rule": mlir.ir.Attribute.parse(rule)} if rule else None
+    lower = jax.ffi.ffi_lowering(CPU_TARGET, extra_attributes=extra)
+    return lower(ctx, *operands, key=key, recipe=recipe, extents=np.array(extents, np.int64))
 
 
 def export_checks() -> list[Any]:

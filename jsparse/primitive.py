@@ -27,7 +27,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jsparse import config, fallback, ffi, pipeline, reference
+from jsparse import config, fallback, ffi, partition, pipeline, reference
 from jsparse.codegen import build
 from jsparse.errors import StructureError
 from jsparse.ir.index import PATTERN, Access, Assignment
@@ -118,17 +118,31 @@ def _mesh(x: Any) -> Any:
     return None if mesh is None or mesh.empty else mesh
 
 
-def result_type(shape: tuple[Any, ...], dtype: str, operands: Arrays) -> ShapedArray:
-    """The type of a result: inside `shard_map` it varies over the axes that the operands vary over;
-    on an explicitly sharded mesh it is replicated.
+def result_types(
+    spec: pipeline.Spec, shapes: list[tuple[Any, ...]], dtype: str, operands: Arrays
+) -> list[ShapedArray]:
+    """The types of results: inside `shard_map` they vary over the axes that the operands vary over;
+    on an explicitly sharded mesh they are sharded where `partition.rule` lets them.
     """
     mesh = next((m for m in map(_mesh, operands) if m is not None), None)
     if mesh is None:
-        return ShapedArray(shape, jnp.dtype(dtype))
-    sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))
+        return [ShapedArray(shape, jnp.dtype(dtype)) for shape in shapes]
+    cuts: list[list[Any]] = [[None] * len(shape) for shape in shapes]
+    given = [x.sharding.spec for x in operands]
+    if any(name is not None for cut in given for name in cut):
+        rule = partition.rule(spec, [x.shape for x in operands], shapes)
+        cuts = partition.propagated(rule, given)
     varying = [x.mat for x in operands if not x.mat.empty]
     options = {"manual_axis_type": varying[0]} if varying else {}
-    return ShapedArray(shape, jnp.dtype(dtype), sharding=sharding, **options)
+    return [
+        ShapedArray(
+            shape,
+            jnp.dtype(dtype),
+            sharding=NamedSharding(mesh, PartitionSpec(*cut)),
+            **options,
+        )
+        for shape, cut in zip(shapes, cuts, strict=True)
+    ]
 
 
 def vary_together(operands: Arrays) -> list[Any]:
@@ -245,7 +259,17 @@ def _lower_spec(ctx: Any, operands: Arrays, spec: pipeline.Spec, extents: tuple[
     """The custom call of a kernel, whose compilation starts now, in the background."""
     key = build.submit(pipeline.text(spec))
     numbers = tuple(int(e) if isinstance(e, (int, np.integer)) else -1 for e in extents)
-    return ffi.lower_cpu(ctx, *operands, key=key, recipe=spec.recipe(), extents=numbers)
+    rule = _sharding_rule(ctx, spec)
+    return ffi.lower_cpu(ctx, *operands, key=key, recipe=spec.recipe(), extents=numbers, rule=rule)
+
+
+def _sharding_rule(ctx: Any, spec: pipeline.Spec) -> str:
+    """How XLA may cut the call across devices; nothing for one device or symbolic shapes."""
+    shapes = [[x.shape for x in avals] for avals in (ctx.avals_in, ctx.avals_out)]
+    known = all(isinstance(n, int) for group in shapes for shape in group for n in shape)
+    if not known or getattr(ctx.module_context.axis_context, "num_devices", 2) == 1:
+        return ""
+    return partition.rule(spec, *shapes).attribute()
 
 
 def _einsum_reference(
@@ -280,8 +304,18 @@ def _einsum_cpu(
             "batch": batch,
         }
         return _einsum_fallback(ctx, *operands, **params)
+    if not _readable(assignment, extents):
+        params = {"assignment": assignment, "schedule": schedule}
+        return _einsum_default(ctx, *operands, **params, extents=extents, batch=batch)
     spec = pipeline.Spec(assignment.plain(), schedule, batch=batch)
     return _lower_spec(ctx, operands, spec, extents)
+
+
+def _readable(a: Assignment, extents: tuple[int, ...]) -> bool:
+    """Whether a kernel can learn every extent: symbolic ones from the shapes of dense operands."""
+    dense = {v for x in a.operands if x.format.is_dense and x.dtype != PATTERN for v in x.vars}
+    sizes = zip(a.vars, extents, strict=True)
+    return all(v in dense or isinstance(size, (int, np.integer)) for v, size in sizes)
 
 
 def _einsum_abstract(
@@ -290,7 +324,8 @@ def _einsum_abstract(
     one = unbatched(batch, flat)
     check_shapes(assignment, extents, one)
     shape = (*batch_shape(batch, flat), *output_shape(assignment, extents, one))
-    return result_type(shape, assignment.output.dtype, flat)
+    spec = pipeline.Spec(assignment, schedule, batch=batch)
+    return result_types(spec, [shape], assignment.output.dtype, flat)[0]
 
 
 def _einsum_checked(
@@ -318,24 +353,18 @@ def _assemble_abstract(
 ) -> Any:
     one = unbatched(batch, flat)
     check_shapes(assemble.bare(assignment), extents, one)
-    what = "pattern" if assignment.output.dtype == PATTERN else "pattern and values"
     observe(
-        f"{what}, {work}{', count' if count else ''}",
+        f"pattern, {work}{', count' if count else ''}",
         assignment,
         lambda: _assemble_spec(assignment, work, count, extents, one),
         (),
     )
     lead = batch_shape(batch, flat)
-    groups = assemble.groups(assignment)
+    spec = pipeline.Spec(assignment, (), work, count, batch)
     if count:
-        size = assemble.starts_size(assignment) if work == "merge" else len(groups)
-        return [result_type((*lead, size), "int64", flat)]
+        return result_types(spec, [(*lead, assemble.count_size(assignment, work))], "int64", flat)
     extent = dict(zip(assignment.vars, extents, strict=True))
-    room = {
-        level: c
-        for g, c in zip(groups, capacity, strict=True)
-        for level in range(g.first, g.last + 1)
-    }
+    room = assemble.room(assignment, capacity)
     out: list[int] = []
     parents = 1
     for n, (level, v) in enumerate(
@@ -351,22 +380,10 @@ def _assemble_abstract(
             source *= extent[v]
         out += [source, capacity[-1] + 1]
     index = assignment.output.format.index
-    types = [result_type((*lead, size), index, flat) for size in out]
-    if assignment.output.dtype != PATTERN:
-        types.append(result_type((*lead, capacity[-1]), assignment.output.dtype, flat))
+    types = result_types(spec, [(*lead, size) for size in out], index, flat)
+    if assignment.output.dtype != PATTERN:  # only where nothing is traced or sharded
+        types.append(ShapedArray((capacity[-1],), jnp.dtype(assignment.output.dtype)))
     return types
-
-
-def pattern_order(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> tuple[str, ...]:
-    """The loops of a merge."""
-    bare = assemble.bare(a)
-    return auto.pattern_order(bare, extents, sizes_of(bare, flat))
-
-
-def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:
-    """Whether `assemble_p` computes values along with their pattern: where nothing is traced."""
-    numbers = tuple(extents[v] for v in a.vars)
-    return use_kernel() and assemble.fuses(a, pattern_order(a, numbers, flat), extents)
 
 
 def _assemble_spec(
@@ -379,7 +396,8 @@ def _assemble_spec(
 ) -> pipeline.Spec:
     order: tuple[str, ...] = assignment.vars
     if work == "merge":
-        order = pattern_order(assignment, extents, flat)
+        bare = assemble.bare(assignment)
+        order = auto.pattern_order(bare, extents, sizes_of(bare, flat))
     return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)
 
 

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 
 from jsparse.array import Pattern
-from jsparse.contract import bind_planned
+from jsparse.contract import bind_planned, guessed
 from jsparse.convert import rearranged, taken
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
@@ -39,7 +40,7 @@ from jsparse.schedule import storage
 
 def zero_like(y: Any) -> Any:
     """A symbolic zero tangent for `y`."""
-    return ad.Zero.from_primal_value(y)  # type: ignore[attr-defined]
+    return ad.Zero(jax.typeof(y).to_tangent_aval())
 
 
 def _einsum_jvp(primals: Arrays, tangents: Arrays, **params: Any) -> tuple[Any, Any]:
@@ -97,8 +98,15 @@ def _einsum_transpose(ct: Any, *flat: Any, **params: Any) -> list[Any]:
     extent = dict(zip(a.vars, params["extents"], strict=True))
     for n, slot in enumerate(value_slots(a)):
         if slot is not None and ad.is_undefined_primal(flat[slot]):
-            out[slot] = _cotangent(a, extent, list(flat), n, ct, params["batch"])
+            y = _cotangent(a, extent, list(flat), n, ct, params["batch"])
+            out[slot] = _placed(y, flat[slot].aval)
     return out
+
+
+def _placed(y: Any, operand: Any) -> Any:
+    """A cotangent as the operand's type says that it is sharded, on an explicitly sharded mesh."""
+    want, got = operand.sharding, jax.typeof(y).sharding
+    return y if want.mesh.empty or want.spec == got.spec else jax.sharding.reshard(y, want)
 
 
 def _cotangent(
@@ -170,9 +178,9 @@ def restored(
         for n, x in enumerate(a.operands)
         if isinstance(x.known, Pattern) and _restorable(x, x.known)
     )
-    sizes = tuple(extent[v] for v in a.vars)
-    if not known or not all(isinstance(s, int) for s in sizes):
+    if not known:
         return a, flat
+    sizes = guessed(extent[v] for v in a.vars)
     nse = sizes_of(a, unbatched(batch, flat))
     for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():
         x = a.operands[n]
@@ -182,12 +190,12 @@ def restored(
         short = Format(
             target.levels[: target.ndim - tail], target.order[: target.ndim - tail], target.index
         )
-        pattern, perm, _ = rearranged(base, short)
+        pattern, perm, _, inside = rearranged(base, short)
         slots = _slots(a, n)
         if len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
             continue
         lead = depth(batch, slots[0])
-        values = taken(flat[slots[0]], perm, lead)
+        values = taken(flat[slots[0]], perm, lead, inside=inside)
         flat = [*flat[: slots[0]], values, *pattern.device(), *flat[slots[-1] + 1 :]]
         operands = list(a.operands)
         operands[n] = replace(x, format=target, known=pattern if not tail else None)
@@ -210,8 +218,13 @@ ad.primitive_jvps[assemble_p] = _assemble_jvp
 # -------------------------------------------------------------------- batching
 def _einsum_batch(flat: Arrays, dims: Sequence[Any], **params: Any) -> tuple[Any, int]:
     a: Assignment = params["assignment"]
-    values = {slot for slot in value_slots(a) if slot is not None}
-    if any(d is not None and k not in values for k, d in enumerate(dims)):
+    slots = value_slots(a)
+    values = {slot for slot in slots if slot is not None}
+    dense = {slot for slot, x in zip(slots, a.operands, strict=True) if x.format.is_dense}
+    batched = {k: d for k, d in enumerate(dims) if d is not None}
+    known = all(isinstance(flat[k].shape[d], int) for k, d in batched.items())
+    # A kernel learns a symbolic extent from a dense operand, or from an axis in front.
+    if not batched.keys() <= values or not (known or batched.keys() & dense):
         operands, mask = _front(flat, dims)
         return einsum_p.bind(*operands, **{**params, "batch": (mask, *params["batch"])}), 0
     return _batch_values(a, list(flat), list(dims), params)

@@ -18,12 +18,12 @@ import scipy.sparse as sp
 
 from jsparse import construct
 from jsparse.array import Pattern, SparseArray
-from jsparse.contract import contract
+from jsparse.assembly import values_fuse
+from jsparse.contract import contract, guessed
 from jsparse.convert import access_of, assemble_pattern, to, traced
 from jsparse.errors import EinsumError, FormatError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
-from jsparse.primitive import values_fuse
 from jsparse.schedule import split, storage
 from jsparse.schedule.directives import Schedule
 from jsparse.schedule.infer import Output, infer
@@ -211,7 +211,7 @@ def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
     """The result of a job: split off a pair, or make operands agree; then pattern and values."""
     if len(job.ops) > 2 and wish.schedule is None and len(job.problem.terms) == 1:
         nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
-        sizes = tuple(job.extent.items())
+        sizes = tuple(zip(job.extent, guessed(job.extent.values()), strict=True))
         pair = split.first_pair(
             job.accesses, job.problem.output, job.output.shares is not None, sizes, nse
         )
@@ -283,7 +283,7 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
     a = Assignment(out, tuple(accesses), job.problem.terms)
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
-    for n, order in storage.storage(a, tuple(job.extent[v] for v in a.vars), nse).items():
+    for n, order in storage.storage(a, guessed(job.extent[v] for v in a.vars), nse).items():
         convert_operand(n, _reordered(accesses[n].format, order))
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))
 
@@ -298,7 +298,7 @@ def _gathering(job: Job) -> Job:
         job.accesses,
         job.problem.terms,
     )
-    sizes = tuple(job.extent[v] for v in a.vars)
+    sizes = guessed(job.extent[v] for v in a.vars)
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
     ops, accesses = list(job.ops), list(job.accesses)
     for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():

@@ -28,16 +28,16 @@ LAYERS = (
     "schedule.storage",
     "schedule.split",
     "schedule",
-    "lower.walk lower.buffers lower.chunks lower.sums lower.running lower.loops lower.kernel",
-    "lower.packer",
-    "lower.arrange lower.assemble",
+    "lower.walk lower.buffers lower.chunks lower.sums lower.products lower.running",
+    "lower.loops lower.kernel lower.packer lower.arrange lower.assemble",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
+    "partition partitioner",
     "reference fallback ffi primitive contract assembly",
     "array derivative convert sharding rules construct solve api structure functions",
-    "files explain",
+    "files explain trees",
     "__init__",
     "latency command __main__",
 )
@@ -47,7 +47,7 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 USES_JAX = {
     *("reference", "fallback", "ffi", "primitive", "contract", "assembly", "rules", "array"),
     *("derivative", "convert", "construct", "solve", "api", "structure", "functions", "explain"),
-    *("sharding", "__init__", "latency", "command", "__main__"),
+    *("sharding", "__init__", "latency", "command", "__main__", "partitioner", "trees"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

@@ -8,10 +8,13 @@ import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax import export
 
 import jsparse as js
 
@@ -76,6 +79,68 @@ def test_exported_programs_rebuild_their_kernels_in_a_new_process(tmp_path: Path
     python(WRITE.format(folder=str(tmp_path)), JSPARSE_CACHE_DIR=str(tmp_path / "first"))
     out = python(READ.format(folder=str(tmp_path)), JSPARSE_CACHE_DIR=str(tmp_path / "second"))
     assert out.strip() == "read"
+
+
+A = js.fromdense(np.triu(np.arange(1, 21, dtype=np.float32).reshape(4, 5)))
+B = jnp.asarray(np.random.default_rng(0).standard_normal((5, 3)), jnp.float32)
+DATA = jnp.stack([A.data, 2 * A.data, -A.data])
+SYMBOLIC: dict[str, tuple[Any, tuple[Any, ...], Any]] = {  # program, shape, argument
+    "columns": (lambda a, b: (a @ b, a.T @ (a @ b)), (5, "n"), B),
+    "summed columns": (lambda a, b: js.einsum("ij,jk->i", a, b), (5, "n"), B),
+    "sampled": (lambda a, b: js.einsum("ij,ik,jk->ij", a, b[:4], b).data, (5, "n"), B),
+    "three": (lambda a, b: js.einsum("ij,jk,kl->il", a, b, b.T), (5, "n"), B),
+    "batch of values": (
+        lambda a, d: jax.vmap(lambda d: a.with_data(d) @ B)(d),
+        ("n", A.nse),
+        DATA,
+    ),
+    "batch of vectors": (lambda a, b: jax.vmap(lambda x: a @ x)(b), ("n", 5), B.T),
+    "batch of both": (
+        lambda a, d: jax.vmap(lambda d: a.with_data(d) @ d[:5])(d),
+        ("n", A.nse),
+        DATA,
+    ),
+    "batch of sampled": (
+        lambda a, d: jax.vmap(lambda d: js.einsum("ij,ik,jk->ij", a.with_data(d), B[:4], B).data)(
+            d
+        ),
+        ("n", A.nse),
+        DATA,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", ["csr", "frozen csr", "coo", "frozen csc", "dcsr"])
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_symbolic_extents(name: str, kind: str) -> None:
+    """Of columns and of batches, with gradients: exported once, called with a number."""
+    f, shape, x = SYMBOLIC[name]
+    a = A.to(kind.removeprefix("frozen "))
+    a = a.freeze() if kind.startswith("frozen") else a
+
+    def both(x: Any) -> Any:
+        y, vjp = jax.vjp(lambda x: f(a, x), x)
+        return y, vjp(y)
+
+    text = ", ".join(map(str, shape))
+    like = jax.ShapeDtypeStruct(export.symbolic_shape(text), x.dtype)
+    program = export.export(jax.jit(both), disabled_checks=js.export_checks())(like)
+    for got, want in zip(jax.tree.leaves(program.call(x)), jax.tree.leaves(both(x)), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_exported_programs_take_and_return_sparse_arrays() -> None:
+    """Their trees are part of what is written: formats, shapes, patterns of frozen ones."""
+    tensor = js.fromdense(np.arange(24.0, dtype=np.float32).reshape(2, 3, 4), "csf")
+    mesh = jax.make_mesh((1,), ("x",))
+    arrays = [A, A.freeze(), A.T, A.to("coo").freeze(), tensor, js.shard_rows(A, mesh, "x")]
+    for a in arrays:
+        f = jax.jit(lambda a: jax.tree.map(lambda x: x * 2, a))
+        e = export.export(f, disabled_checks=js.export_checks())(a)
+        y = export.deserialize(bytearray(e.serialize())).call(a)
+        assert jax.tree.structure(y) == jax.tree.structure(a)
+        for got, want in zip(jax.tree.leaves(y), jax.tree.leaves(f(a)), strict=True):
+            np.testing.assert_array_equal(got, want)
 
 
 CACHED = """
@@ -151,6 +216,31 @@ def test_pickles_and_archives(tmp_path: Path) -> None:
     with np.load(tmp_path / "a.npz") as f:
         back = jax.tree.unflatten(tree, [jnp.asarray(f[k]) for k in f.files])
     np.testing.assert_array_equal(back.todense(), a.todense())
+
+
+def test_orbax_checkpoints(tmp_path: Path) -> None:
+    """Saved and restored as part of a training state: structure, formats and values."""
+    ocp = pytest.importorskip(
+        "orbax.checkpoint", reason="orbax-checkpoint is not installed (70 MB: not in [test])"
+    )
+    a = js.fromdense(np.triu(np.arange(30, dtype=np.float32).reshape(6, 5)), nse=20)
+    state = {
+        "dynamic": a,
+        "frozen": a.freeze(),
+        "moments": [a.to("csc"), a.to("coo") * 2.0],
+        "step": jnp.int32(3),
+    }
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "state", state)
+        checkpointer.wait_until_finished()
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state)
+        back = checkpointer.restore(tmp_path / "state", like)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    for x, y in zip(jax.tree.leaves(back), jax.tree.leaves(state), strict=True):
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+    np.testing.assert_array_equal(back["dynamic"].todense(), a.todense())
+    np.testing.assert_array_equal(back["frozen"] @ jnp.ones(5), a @ jnp.ones(5))
 
 
 def test_memory_of_gradients_and_batches_is_that_of_the_entries() -> None:

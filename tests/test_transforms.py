@@ -87,9 +87,10 @@ TABLE = rows("""
 """)
 
 
-def operand(names: str, fmt: str, rng: np.random.Generator) -> Any:
+def operand(names: str, fmt: str, rng: np.random.Generator, whole: bool) -> Any:
     shape = tuple(EXTENT["i" if len(set(names)) < len(names) else v] for v in names)
     x = rng.standard_normal(shape)
+    x = np.round(4 * x) if whole else x
     if fmt == "dense":
         return jnp.asarray(x)
     x = np.where(rng.random(shape) < 0.5, x, 0)
@@ -109,12 +110,15 @@ def operand(names: str, fmt: str, rng: np.random.Generator) -> Any:
 
 
 def case(
-    row: Row, freeze: bool = False
+    row: Row, freeze: bool = False, whole: bool = False
 ) -> tuple[Callable[..., Any], Callable[..., Any], list[Any]]:
-    """(sparse program, dense program, values): both programs map values to the dense result."""
+    """(sparse program, dense program, values): both programs map values to the dense result.
+
+    `whole`: small multiples of 1/2 for values, so that sums and products of them are exact.
+    """
     rng = np.random.default_rng(7)
     ops = [
-        operand(n, f, rng)
+        operand(n, f, rng, whole)
         for n, f in zip(row.subscripts.split("->")[0].split(","), row.formats, strict=True)
     ]
     if freeze:
@@ -227,6 +231,87 @@ def test_third_order(row: Row) -> None:
         return jax.jit(jax.jacfwd(jax.jacrev(g)))
 
     close(third(sparse)(values[0]), third(dense)(values[0]))
+
+
+def quadratic(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A scalar that is quadratic in the result with whole coefficients, hence in each operand."""
+
+    def loss(*values: Any) -> Any:
+        y = f(*values)
+        n = jnp.arange(y.size, dtype=y.dtype).reshape(y.shape)
+        return jnp.sum((n % 5 - 2) * y + (n % 3) * y**2)
+
+    return loss
+
+
+def differences(f: Callable[..., Any], values: Any, steps: list[tuple[int, Any]]) -> Any:
+    """The derivative along a step in one operand after another by central differences: exact for
+    what is quadratic in each of them.
+    """
+    if not steps:
+        return f(*values)
+    (n, step), *rest = steps
+    up, down = (
+        differences(f, [v + s * step if m == n else v for m, v in enumerate(values)], rest)
+        for s in (1, -1)
+    )
+    return (up - down) / 2
+
+
+def along(values: Any, n: int, step: Any) -> tuple[Any, ...]:
+    return tuple(step if m == n else jnp.zeros_like(v) for m, v in enumerate(values))
+
+
+@pytest.mark.parametrize("row", thinned(TABLE, 5))
+def test_finite_differences(row: Row) -> None:
+    check_differences(row, freeze=False)
+
+
+@pytest.mark.parametrize("row", thinned(TABLE[::4], 5))
+def test_finite_differences_of_frozen_arrays(row: Row) -> None:
+    check_differences(row, freeze=True)
+
+
+def check_differences(row: Row, freeze: bool) -> None:
+    """First and second order in every (pair of) operand: reverse, forward over reverse, batched."""
+    sparse, _, values = case(row, freeze, whole=True)
+    everywhere = tuple(range(len(values)))
+    steps = [jnp.round(3 * jnp.sin(1 + jnp.arange(v.size))).reshape(v.shape) for v in values]
+    loss = jax.jit(quadratic(sparse))
+    grad = jax.grad(quadratic(sparse), everywhere)
+    once = jax.jit(grad)(*values)
+    batch = jax.jit(jax.vmap(grad))(*(jnp.stack([v, v + 1]) for v in values))
+    twice = jax.jit(lambda v, t: jax.jvp(grad, v, t)[1])
+    for n in everywhere:
+        first = [(n, steps[n])]
+        close(jnp.vdot(once[n], steps[n]), differences(loss, values, first))
+        shifted = differences(loss, [v + 1 for v in values], first)
+        close(jnp.vdot(batch[n][1], steps[n]), shifted)
+        hessian = twice(tuple(values), along(values, n, steps[n]))
+        for m in everywhere:
+            want = differences(loss, values, [*first, (m, steps[m])])
+            close(jnp.vdot(hessian[m], steps[m]), want)
+
+
+@pytest.mark.parametrize("row", [TABLE[0], TABLE[15], TABLE[25]], ids=str)
+def test_finite_differences_of_third_order(row: Row) -> None:
+    sparse, _, values = case(row, whole=True)
+    everywhere = tuple(range(len(values)))
+    steps = [jnp.round(3 * jnp.sin(1 + jnp.arange(v.size))).reshape(v.shape) for v in values]
+    loss = jax.jit(quadratic(sparse))
+    grad = jax.grad(quadratic(sparse), everywhere)
+
+    def second(v: Any, t: Any) -> Any:
+        return jax.jvp(grad, v, t)[1]
+
+    third = jax.jit(lambda v, t, u: jax.jvp(lambda v: second(v, t), (v,), (u,))[1])
+    for n in everywhere:
+        for m in everywhere:
+            v = tuple(values)
+            got = third(v, along(v, n, steps[n]), along(v, m, steps[m]))
+            for k in everywhere:
+                want = differences(loss, values, [(j, steps[j]) for j in (n, m, k)])
+                close(jnp.vdot(got[k], steps[k]), want)
 
 
 @pytest.mark.parametrize("row", thinned(TABLE, 4))
@@ -393,6 +478,44 @@ def test_strict_settings_of_jax() -> None:
     np.testing.assert_array_equal(y, want)
     np.testing.assert_allclose(fresh, 2 * want)
     assert g.shape == a.shape and t.shape == (5, 4)
+
+
+def test_frozen_arrays_move_no_data_behind_the_user() -> None:
+    """A pattern is placed on the device explicitly, whoever uses it first."""
+    rng = np.random.default_rng(0)
+    b, x = jnp.ones((5, 2)), jnp.ones((2, 5))
+    arrays = [
+        js.fromdense(rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.5)).freeze()
+        for _ in range(4)
+    ]
+    with jax.transfer_guard("disallow"):
+        y, vjp = jax.vjp(lambda d, b: arrays[0].with_data(d) @ b, arrays[0].data, b)
+        vjp(y)
+        jax.jit(lambda a, b: js.grad(lambda a: jnp.sum(a @ b))(a))(arrays[1], b)
+        jax.jit(lambda b: arrays[2] @ b)(b)
+        jax.vmap(lambda x: arrays[3] @ x)(x)
+
+
+@pytest.mark.parametrize("fmt", thinned(["csr", "coo", "csc"], 3))
+def test_derivatives_through_a_computed_pattern(fmt: str) -> None:
+    """What stores the entries of a dense argument has no derivative; their values do."""
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.standard_normal((4, 5)) * (rng.random((4, 5)) < 0.5))
+    b, mask = jnp.asarray(rng.standard_normal((5, 3))), x != 0
+
+    def sparse(x: Any) -> Any:
+        a = js.fromdense(x, fmt, nse=20)
+        return jnp.sum(jnp.sin(a @ b)) + jnp.sum(a.data**2)
+
+    def dense(x: Any) -> Any:
+        x = jnp.where(mask, x, 0)
+        return jnp.sum(jnp.sin(x @ b)) + jnp.sum(x**2)
+
+    want = jax.grad(dense)(x)
+    close(jax.grad(sparse)(x), want)
+    close(jax.jit(jax.jacfwd(sparse))(x), want)
+    close(jax.jit(jax.vmap(jax.grad(sparse)))(jnp.stack([x, x]))[1], want)
+    close(jax.jit(jax.hessian(sparse))(x), jax.hessian(dense)(x))
 
 
 def test_checkify_donation_and_the_staged_api() -> None:

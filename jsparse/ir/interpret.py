@@ -7,6 +7,7 @@ generated code uses.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,10 @@ class Fault(Exception):
     """A `Raise` that was reached: (kind, operand, level, position, got, limit)."""
 
 
+class TooLong(Exception):
+    """A run took more loop iterations than it was given."""
+
+
 class _Break(Exception):
     pass
 
@@ -37,12 +42,22 @@ def numpy_dtype(name: str) -> Any:
 
 
 def run(
-    kernel: Kernel, args: list[Array], results: list[Array], extents: list[int], threads: int = 1
-) -> None:
+    kernel: Kernel,
+    args: list[Array],
+    results: list[Array],
+    extents: list[int],
+    threads: int = 1,
+    most: float = math.inf,
+) -> int:
     """Run a kernel on arrays; `results` are written.  Chunks run in reverse order, to show that
     order is free.
+
+    Returns the number of loop iterations it took: its work, whatever the machine.  Raises
+    `TooLong` after `most` of them.
     """
-    _Machine(kernel, args, results, extents, threads).stmt(kernel.body, {})
+    machine = _Machine(kernel, args, results, extents, threads, most)
+    machine.stmt(kernel.body, {})
+    return machine.steps
 
 
 class _Machine:
@@ -53,6 +68,7 @@ class _Machine:
         results: list[Array],
         extents: list[int],
         threads: int,
+        most: float,
     ):
         self.arrays: dict[str, Array] = {}
         self.flat: dict[str, Array] = {}
@@ -63,6 +79,8 @@ class _Machine:
         self.extents = extents
         self.threads = threads
         self.sets: dict[str, set[int] | list[int]] = {}
+        self.steps = 0
+        self.most = most
 
     # ------------------------------------------------------------ expressions
     def eval(self, e: Any, env: dict[str, Any]) -> Any:
@@ -142,6 +160,11 @@ class _Machine:
         return None
 
     # ------------------------------------------------------------- statements
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > self.most:
+            raise TooLong
+
     def stmt(self, s: Any, env: dict[str, Any]) -> None:
         match s:
             case loop.Block(stmts):
@@ -158,12 +181,14 @@ class _Machine:
                 try:
                     for k in range(int(self.eval(lo, env)), int(stop), step):
                         env[var.name] = k
+                        self.step()
                         self.stmt(body, env)
                 except _Break:
                     pass
             case loop.While(cond, body):
                 try:
                     while self.eval(cond, env):
+                        self.step()
                         self.stmt(body, env)
                 except _Break:
                     pass

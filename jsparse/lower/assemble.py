@@ -57,8 +57,8 @@ from jsparse.ir.loop import (
 from jsparse.lower import arrange
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
-from jsparse.lower.loops import Einsum
 from jsparse.lower.packer import Group, Packer, groups, output_buffers
+from jsparse.lower.products import Products
 from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
 from jsparse.schedule.directives import Nest
 
@@ -75,7 +75,7 @@ class Merge(Walk):
     binding: Binding
     packer: Packer
     starts: Buffer
-    einsum: Einsum | None = None  # computes values, if they are asked for
+    products: Products | None = None  # computes values, if they are asked for
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
     cut: bool = False  # whether the loops are in chunks
 
@@ -152,7 +152,7 @@ class Merge(Walk):
             for v in self.trailing:
                 size = mul(size, self.extents[v])
             head.append(Do("set_new", (TOUCHED, size)))
-            if self.einsum is not None:
+            if self.products is not None:
                 head.append(Scratch(self.row, size, zero=True))
         if self.packer.arrays:
             return block(*head, *self.packer.begin(dict(self.at(number))), body)
@@ -170,8 +170,8 @@ class Merge(Walk):
 
     @property
     def row(self) -> Buffer:
-        assert self.einsum is not None
-        return Buffer(f"w_{self.trailing[0]}", self.einsum.base)
+        assert self.products is not None
+        return Buffer(f"w_{self.trailing[0]}", self.products.base)
 
     # ------------------------------------------------------------------ loops
     def below(self, d: int, cursors: Cursors, env: Env) -> Stmt:
@@ -230,7 +230,7 @@ class Merge(Walk):
         if len(self.trailing) == 1:
             group = groups(self.assignment)[-1]
             committed = self.packer.parent_committed(group, {})
-            if self.einsum is None:
+            if self.products is None:
                 return block(*stmts, self.packer.append(group, {**env, **here}, committed))
             value = self.stored(Load(self.row, key))
             clear = Store(self.row, key, Const(0, self.row.dtype))
@@ -251,9 +251,9 @@ class Merge(Walk):
                 present = Bin("!=", x, Const(0, dtype))
         head: list[Stmt] = []
         value: Expr | None = None
-        if self.einsum is not None:
-            self.einsum.one_of = self.one_of
-            head, (value,) = self.einsum.values(cursors, env)
+        if self.products is not None:
+            self.products.one_of = self.one_of
+            head, (value,) = self.products.values(cursors, env)
         if self.first_reduction == len(self.order):
             group = groups(self.assignment)[-1]
             stored = None if value is None else self.stored(value)
@@ -290,6 +290,17 @@ def places(a: Assignment) -> Assignment:
     b = bare(a)
     operands = tuple(x if x.format.is_dense else replace(x, dtype=PATTERN) for x in b.operands)
     return replace(b, operands=operands)
+
+
+def count_size(a: Assignment, kind: str) -> int:
+    """How many numbers `count` gives."""
+    return starts_size(a) if kind == "merge" else len(groups(a))
+
+
+def room(a: Assignment, capacity: tuple[int, ...]) -> dict[int, int]:
+    """The capacity of each sparse level, from that of each group."""
+    pairs = zip(groups(a), capacity, strict=True)
+    return {level: c for g, c in pairs for level in range(g.first, g.last + 1)}
 
 
 def starts_size(a: Assignment) -> int:
@@ -358,7 +369,7 @@ def _merge(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
     walk = Merge(order, terms, dict(dims), a, binding, packer, starts)
     if values is not None:
         nest = Nest(a, order)
-        walk.einsum = Einsum(order, terms, dict(dims), nest, binding, values, values)
+        walk.products = Products(order, terms, dict(dims), nest, binding)
     tensors = {n: t for n, t in binding.tensors.items() if n != OUTPUT}
     cursors = {n: t.cursor(required=len(terms) == 1) for n, t in tensors.items()}
     body = walk.visit(0, cursors, {})

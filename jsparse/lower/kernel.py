@@ -67,14 +67,10 @@ def lower(nest: Nest) -> Kernel:
 
 
 def _scatter_dtype(nest: Nest) -> str:
-    """The dtype in which sums are added in memory: wider than a 16-bit, or a scalar float32,
-    output.
-    """
+    """The dtype in which sums are added in memory: wider than a 16-bit output."""
     dtype = nest.assignment.output.dtype
     if not adds(nest) or nest.workspace is not None:
         return dtype
-    if dtype == "float32" and nest.vector is None:
-        return "float64"
     return WIDE.get(dtype, dtype)
 
 

@@ -8,8 +8,7 @@
 
 Sums.  Where reductions are innermost the sum is kept in accumulators and stored once; otherwise
 it is added in memory. 16-bit floats accumulate in float32.  A float32 scalar that is summed over
-several loops, or added in memory, accumulates in float64; within one loop it has several partial
-sums (`unroll`).
+several loops accumulates in float64; within one long loop it has several partial sums (`unroll`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from jsparse.ir.index import Assignment, semiring
+from jsparse.ir.index import semiring
 from jsparse.ir.loop import (
     ONE,
     ZERO,
@@ -33,7 +32,6 @@ from jsparse.ir.loop import (
     For,
     HSum,
     Load,
-    Neg,
     Scratch,
     Splat,
     Stmt,
@@ -45,36 +43,22 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
-from jsparse.lower.buffers import OUTPUT, Binding
+from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
+from jsparse.lower.products import Lanes, Products
 from jsparse.lower.running import Running
-from jsparse.lower.sums import WIDE, adds, masked, position_row, tree
-from jsparse.lower.walk import ABSENT, Cursor, Cursors, Env, block_scope
-from jsparse.schedule.directives import Nest
-
-
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its
-    bound value on.
-    """
-
-    var: str
-    lanes: int
-    registers: int
+from jsparse.lower.sums import adds, position_row, tree
+from jsparse.lower.walk import Cursor, Cursors, Env, block_scope
 
 
 @dataclass
-class Einsum(Running):
+class Einsum(Running, Products):
     """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
     parallel chunks.
     """
 
-    nest: Nest
-    binding: Binding
     result: Buffer
     target: Buffer  # where sums are added: the result, or a wider scratch
-    lanes: Lanes | None = None
     copy: int = 0  # which of the partial sums the body being emitted adds to
     row: Buffer | None = None  # the workspace, while it is being filled
     rows_in_chunk: bool = False  # whether each chunk has rows of its own
@@ -82,20 +66,10 @@ class Einsum(Running):
 
     # ---------------------------------------------------------------- facts
     @property
-    def assignment(self) -> Assignment:
-        return self.nest.assignment
-
-    @property
     def complete(self) -> int:
         """Depth at which all output variables are bound."""
         out = self.assignment.output.vars
         return max((d + 1 for d, v in enumerate(self.order) if v in out), default=0)
-
-    @property
-    def base(self) -> str:
-        """The dtype products are computed in."""
-        dtype = self.assignment.output.dtype
-        return WIDE.get(dtype, dtype)
 
     @property
     def adds(self) -> bool:
@@ -125,7 +99,26 @@ class Einsum(Running):
             return self.gather(d, cursors, env)
         if d == self.complete and d < len(self.order):
             return self.accumulate(d, cursors, env)
+        for n, c in cursors.items():
+            if self.invariant(n, d, c):
+                return self.hoist(n, d, cursors, env)
         return super().inside(d, cursors, env)
+
+    def invariant(self, n: int, d: int, c: Cursor) -> bool:
+        """Whether operand n has one value in the loops from `d` on, and these add to memory: then
+        a compiler must not keep it in a register by itself.
+        """
+        if not (self.adds and 0 < d < len(self.order)) or n == OUTPUT or n in self.factors:
+            return False
+        known = self.binding.tensors[n].values is not None and c.next_var is None and c.has is None
+        return known and not self.is_vector(n) and len(self.terms) == 1
+
+    def hoist(self, n: int, d: int, cursors: Cursors, env: Env) -> Stmt:
+        var = Var(f"{self.assignment.operands[n].name}_val", self.base)
+        self.factors[n] = var
+        body = self.inside(d, cursors, env)
+        del self.factors[n]
+        return block_scope(block(Decl(var, self.load(n, cursors, 0)), body))
 
     def iterators(self, d: int, cursors: Cursors) -> Cursors:
         """Inside a reduction the output's pattern is searched, not walked: it would be walked
@@ -314,60 +307,6 @@ class Einsum(Running):
             value = Cast(acc.dtype, value) if type_of(value)[0] != acc.dtype else value
             out.append(Assign(acc, Bin(op.text, acc, value)))
         return block(*out)
-
-    def values(self, cursors: Cursors, env: Env) -> tuple[list[Stmt], list[Expr]]:
-        """What the terms add here: one expression, or one for each register of a vector loop."""
-        registers = self.lanes.registers if self.lanes else 1
-        head: list[Stmt] = []
-        scalars: dict[int, Expr] = {}
-        product = semiring(self.assignment.output.dtype)[1]
-        plus = semiring(self.assignment.output.dtype)[0]
-        single = len(self.assignment.terms) == 1
-        if single and registers > 1:
-            for n in self.assignment.terms[0].factors:
-                if not self.is_vector(n) and self.binding.tensors[n].values is not None:
-                    var = Var(f"{self.assignment.operands[n].name}_val", self.base)
-                    head.append(Decl(var, self.load(n, cursors, 0)))
-                    scalars[n] = var
-        out: list[Expr] = []
-        for u in range(registers):
-            total: Expr | None = None
-            for term in self.assignment.terms:
-                present = self.present(term.factors, cursors)
-                if present == ABSENT:
-                    continue
-                value: Expr | None = None
-                for n in term.factors:
-                    if self.binding.tensors[n].values is None:
-                        continue
-                    factor = scalars.get(n) or self.load(n, cursors, u)
-                    value = factor if value is None else Bin(product.text, value, factor)
-                if value is None:
-                    value = Const(product.identity, self.base)
-                if term.sign < 0:
-                    value = Neg(value)
-                if self.lanes and type_of(value)[1] == 1:
-                    value = Splat(value, self.lanes.lanes)
-                if present is not None:
-                    valid = all(cursors[n].has is None or cursors[n].valid for n in term.factors)
-                    value = masked(present, value, Const(plus.identity, self.base), valid)
-                total = value if total is None else Bin(plus.text, total, value)
-            assert total is not None
-            out.append(total)
-        return head, out
-
-    def is_vector(self, n: int) -> bool:
-        return self.lanes is not None and self.lanes.var in self.assignment.operands[n].vars
-
-    def load(self, n: int, cursors: Cursors, u: int) -> Expr:
-        buffer = self.binding.tensors[n].values
-        assert buffer is not None
-        index = cursors[n].lo
-        lanes = 1
-        if self.lanes and self.is_vector(n):
-            index, lanes = add(index, Const(u * self.lanes.lanes)), self.lanes.lanes
-        value: Expr = Load(buffer, index, lanes)
-        return value if buffer.dtype == self.base else Cast(self.base, value)
 
     def write(self, values: list[Expr], cursors: Cursors, env: Env) -> Stmt:
         """Store, or add, the values at the output's position."""

@@ -344,10 +344,10 @@ def _finish(
     last = best.order[-1] if best.order else None
     reduction = last is not None and last not in a.output.vars
     vector_out = best.vector is not None and best.vector[0] in a.output.vars
-    if last is not None and reduction and len(a.terms) == 1:
+    if last is not None and len(a.terms) == 1:
         if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
             schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
-        elif best.vector is None or (vector_out and best.vector[2] <= 4):
+        elif reduction and (best.vector is None or (vector_out and best.vector[2] <= 4)):
             schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
     if (
         best.order

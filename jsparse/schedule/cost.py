@@ -148,7 +148,7 @@ def order_cost(
     gathers = sum(1 for x in a.operands if x.vars and (vector is None or vector[0] not in x.vars))
     walker.cost += walker.count * (work + GATHER * gathers)
     if first < complete:
-        walker.cost += walker.count * 2 * GATHER
+        walker.cost += walker.count * GATHER
     elif complete < len(order) and vector and vector[0] not in out:
         walker.cost += (
             3 * walker.count / max(1, math.ceil(extents[vector[0]] / (vector[1] * vector[2])))
