@@ -25,6 +25,7 @@ import scipy.sparse as sp
 from jax import lax
 
 from jsparse.array import Pattern, SparseArray, index_dtype, validate
+from jsparse.assembly import count_and_fill, eager
 from jsparse.contract import contract
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, parse_format
@@ -58,26 +59,6 @@ def access_of(a: SparseArray, name: str, names: tuple[str, ...], dtype: str) -> 
 
 
 # ----------------------------------------------------------------- conversions
-@partial(jax.jit, static_argnames=("assignment", "work", "count", "extents", "capacity"))
-def _assemble(
-    *flat: Any,
-    assignment: Assignment,
-    work: str,
-    count: bool,
-    extents: tuple[int, ...],
-    capacity: tuple[int, ...],
-) -> Any:
-    return assemble_p.bind(
-        *flat,
-        assignment=assignment,
-        work=work,
-        count=count,
-        extents=extents,
-        capacity=capacity,
-        batch=(),
-    )
-
-
 _assumed: ContextVar[tuple[int, Callable[[str], None]] | None] = ContextVar(
     "jsparse_assumed", default=None
 )
@@ -116,22 +97,22 @@ def assemble_pattern(
     where: str,
     work: str = "merge",
 ) -> list[Any]:
-    """The index arrays of `a.output` (and for "sort" the permutation and segment starts).
+    """The index arrays of `a.output`; for "sort" also the permutation and segment starts, for
+    "merge" the values if it has a dtype.
 
-    Counts first if the operands are concrete and `nse` is not given.  Raises `CapacityError`
-    where neither is the case.
+    Allocates exactly if the operands are concrete and `nse` is not given.  Raises
+    `CapacityError` where neither is the case.
     """
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
     nse = checked_nse(nse, where)
-    known = {"assignment": a, "work": work, "extents": numbers}
+    known = {"work": work, "extents": numbers}
     capacity = (nse or 0,) * len(groups)
     if not traced(*flat):
         with jax.ensure_compile_time_eval():  # constants of a trace, if there is one around
-            if nse is None:
-                counts = _assemble(*flat, count=True, capacity=capacity, **known)[0]
-                capacity = tuple(int(c) for c in counts)
-            return list(_assemble(*flat, count=False, capacity=capacity, **known))
+            return count_and_fill(
+                partial(eager, **known), a, flat, work, capacity if nse is not None else None
+            )
     assumed = _assumed.get()
     if nse is None and assumed is not None:
         assumed[1](where)
@@ -142,7 +123,7 @@ def assemble_pattern(
             f"pass nse= (a capacity) or like= (an array with the pattern), or freeze the operands"
         )
     flat = vary_together(flat)
-    return list(assemble_p.bind(*flat, count=False, capacity=capacity, batch=(), **known))
+    return count_and_fill(partial(assemble_p.bind, batch=(), **known), a, flat, work, capacity)
 
 
 @lru_cache(maxsize=1024)

@@ -64,7 +64,7 @@ def explain(program: str | Callable[..., Any], *operands: Any, **wish: Any) -> E
         out.steps.insert(len(operands), f"  result:    {_describe(x, bool(counted))}")
     if counted:
         out.steps.append(
-            "  An eager call runs each pattern kernel twice: first only to count the entries."
+            "  An eager call allocates what it counted; it computes values with the pattern."
         )
     return out
 

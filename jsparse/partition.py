@@ -82,6 +82,7 @@ def rule(spec: pipeline.Spec, operands: Sequence[Shape], results: Sequence[Shape
             at = len(tails)
             tails.append(_tail(access, len(operands[at]) - len(lead[at])))
         tails += [[] for _ in access.format.array_names()]
+    tails += [[] for _ in operands[len(tails) :]]  # where the chunks of a pattern start
     numbers: dict[Any, int] = {}
     sizes: list[int] = []
 

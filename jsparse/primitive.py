@@ -352,24 +352,19 @@ def _assemble_abstract(
     batch: Batch,
 ) -> Any:
     one = unbatched(batch, flat)
-    check_shapes(assignment, extents, one)
+    check_shapes(assemble.bare(assignment), extents, one)
     observe(
-        f"pattern, {work}",
+        f"pattern, {work}{', count' if count else ''}",
         assignment,
         lambda: _assemble_spec(assignment, work, count, extents, one),
         (),
     )
     lead = batch_shape(batch, flat)
-    groups = assemble.groups(assignment)
     spec = pipeline.Spec(assignment, (), work, count, batch)
     if count:
-        return result_types(spec, [(*lead, len(groups))], "int64", flat)
+        return result_types(spec, [(*lead, assemble.count_size(assignment, work))], "int64", flat)
     extent = dict(zip(assignment.vars, extents, strict=True))
-    room = {
-        level: c
-        for g, c in zip(groups, capacity, strict=True)
-        for level in range(g.first, g.last + 1)
-    }
+    room = assemble.room(assignment, capacity)
     out: list[int] = []
     parents = 1
     for n, (level, v) in enumerate(
@@ -385,7 +380,10 @@ def _assemble_abstract(
             source *= extent[v]
         out += [source, capacity[-1] + 1]
     index = assignment.output.format.index
-    return result_types(spec, [(*lead, size) for size in out], index, flat)
+    types = result_types(spec, [(*lead, size) for size in out], index, flat)
+    if assignment.output.dtype != PATTERN:  # only where nothing is traced or sharded
+        types.append(ShapedArray((capacity[-1],), jnp.dtype(assignment.output.dtype)))
+    return types
 
 
 def _assemble_spec(
@@ -398,7 +396,8 @@ def _assemble_spec(
 ) -> pipeline.Spec:
     order: tuple[str, ...] = assignment.vars
     if work == "merge":
-        order = auto.pattern_order(assignment, extents, sizes_of(assignment, flat))
+        bare = assemble.bare(assignment)
+        order = auto.pattern_order(bare, extents, sizes_of(bare, flat))
     return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)
 
 

@@ -306,11 +306,13 @@ def assemble(
     """The index arrays of an output whose pattern is computed, as `lower.assemble` has them.
 
     Returns:
-      With `count` one array, int64: the entries of each group; else the output's index arrays,
-      and for "sort" the permutation and the start of each entry in it.  Beyond the entries are
-      coordinates 0, positions of the end, and in the permutation its length.
+      With `count` one array, int64: the entries of each group, behind the starts of chunks for
+      "merge" (here all is one chunk); else the output's index arrays, and for "sort" the
+      permutation and the start of each entry in it.  Beyond the entries are coordinates 0,
+      positions of the end, and in the permutation its length.
     """
     extent: Extents = dict(zip(a.vars, extents, strict=True))
+    flat = list(flat) if count or work == "sort" else list(flat)[:-1]  # without the starts
     if work == "sort":
         coords, valid, perm = _sorted(a, extent, flat)
     else:
@@ -318,7 +320,11 @@ def assemble(
     new, rank = _numbering(a, coords, valid, work)
     groups = patterns.groups(a)
     if count:
-        return [_as(jnp.stack([jnp.sum(new[g.first]) for g in groups]), "int64")]
+        counts = jnp.stack([jnp.sum(new[g.first]) for g in groups])
+        if work == "merge":
+            head = jnp.array([1] + [0] * len(groups), counts.dtype)
+            counts = jnp.concatenate([head, jnp.tile(counts, patterns.MOST_CHUNKS)])
+        return [_as(counts, "int64")]
     room = dict(zip([g.first for g in groups], capacity, strict=True))
     out = _packed(a, extent, coords, new, rank, room)
     if work == "sort":

@@ -63,7 +63,8 @@ def _linear(
         return einsum_p.bind(*flat, **params)
     term = next(t for t in a.terms if n in t.factors)
     operands = tuple(a.operands[m] for m in term.factors)
-    b = Assignment(a.output, operands, (Term(tuple(range(len(operands))), term.sign),))
+    one = replace(a.output, exact=False)  # fewer terms than its pattern was computed for
+    b = Assignment(one, operands, (Term(tuple(range(len(operands))), term.sign),))
     extent = dict(zip(a.vars, params["extents"], strict=True))
     slots = [k for m in term.factors for k in _slots(a, m)] + _own_slots(a, len(flat))
     return bind_planned(b, extent, [flat[k] for k in slots], _select(params["batch"], slots))

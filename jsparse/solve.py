@@ -18,8 +18,9 @@ import scipy.sparse as sp
 
 from jsparse import construct
 from jsparse.array import Pattern, SparseArray
+from jsparse.assembly import values_fuse
 from jsparse.contract import contract, guessed
-from jsparse.convert import access_of, assemble_pattern, to
+from jsparse.convert import access_of, assemble_pattern, to, traced
 from jsparse.errors import EinsumError, FormatError
 from jsparse.format import Format, as_format, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
@@ -343,9 +344,17 @@ def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:
             return Pattern(tuple(np.asarray(x) for x in arrange()), job.shape, out.format)
 
         pattern = first.derived(key, make)
-        a = replace(a, output=replace(out, trusted=True, known=pattern))
+        a = replace(a, output=replace(out, trusted=True, known=pattern, exact=True))
         data = contract(a, job.extent, [*job.flat(), *pattern.device()], wish.schedule)
         return SparseArray(data, (), job.shape, out.format, pattern)
+    flat = job.flat()
+    if wish.schedule is None and not traced(*flat) and values_fuse(a, job.extent, flat):
+        *arrays, data = assemble_pattern(a, job.extent, flat, wish.nse, job.problem.text)
+        return SparseArray(data, tuple(arrays), job.shape, out.format)
     arrays = arrange()
-    data = contract(a, job.extent, [*job.flat(), *arrays], wish.schedule)
+    operands = tuple(x if x.format.is_dense else replace(x, trusted=True) for x in a.operands)
+    a = replace(
+        a, output=replace(out, trusted=True, exact=True), operands=operands
+    )  # checked by `arrange`
+    data = contract(a, job.extent, [*flat, *arrays], wish.schedule)
     return SparseArray(data, tuple(arrays), job.shape, out.format)

@@ -28,14 +28,14 @@ LAYERS = (
     "schedule.storage",
     "schedule.split",
     "schedule",
-    "lower.walk lower.buffers lower.chunks lower.sums lower.products lower.loops lower.kernel",
-    "lower.assemble",
+    "lower.walk lower.buffers lower.chunks lower.sums lower.products lower.running",
+    "lower.loops lower.kernel lower.packer lower.arrange lower.assemble",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
     "partition partitioner",
-    "reference fallback ffi primitive contract",
+    "reference fallback ffi primitive contract assembly",
     "array derivative convert sharding rules construct solve api structure functions",
     "files explain trees",
     "__init__",
@@ -45,9 +45,9 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
-    *("reference", "fallback", "ffi", "primitive", "contract", "rules", "array", "derivative"),
-    *("convert", "construct", "solve", "api", "structure", "functions", "explain", "sharding"),
-    *("__init__", "latency", "command", "__main__", "partitioner", "trees"),
+    *("reference", "fallback", "ffi", "primitive", "contract", "assembly", "rules", "array"),
+    *("derivative", "convert", "construct", "solve", "api", "structure", "functions", "explain"),
+    *("sharding", "__init__", "latency", "command", "__main__", "partitioner", "trees"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

@@ -787,3 +787,34 @@ def test_broken_promises_do_not_crash() -> None:
     run = run_here("use_broken_promises()")
     assert run.returncode == 0, run.stderr[-2000:]
     assert "done" in run.stdout
+
+
+@pytest.mark.parametrize("formats", ["csr csr", "dcsr csr", "coo csc", "csc csc", "dcsr dcsr"])
+def test_counted_results_keep_stored_zeros(formats: str) -> None:
+    """The entries of a sparse result follow from the patterns, also where values are zero."""
+    rng = np.random.default_rng(1)
+    places = [rng.random((40, 40)) < 0.2 for _ in range(2)]
+    dense = [np.where(p, rng.integers(-1, 2, p.shape), 0).astype(np.float32) for p in places]
+    arrays = [
+        js.coo(x[p], np.array(np.nonzero(p)), x.shape).to(f)
+        for x, p, f in zip(dense, places, formats.split(), strict=True)
+    ]
+    (a, b), (x, y), (p, q) = arrays, dense, places
+    for got, want, there in (
+        (a + b, x + y, p | q),
+        (a - b, x - y, p | q),
+        (js.multiply(a, b), x * y, p & q),
+        (a @ b, x @ y, p.astype(int) @ q > 0),
+    ):
+        np.testing.assert_array_equal(got.todense(), want)
+        assert got.nnz == there.sum()
+    f, g = a.freeze(), b.freeze()
+    room = jax.jit(lambda a, b: (js.add(a, b, nse=900), js.einsum("ij,jk->ik", a, b, nse=1700)))
+    for got, want in (
+        (f + g, x + y),
+        (f - g, x - y),
+        (js.multiply(f, g), x * y),
+        (f @ g, x @ y),
+        *zip(room(a, b), (x + y, x @ y), strict=True),
+    ):
+        np.testing.assert_array_equal(got.todense(), want)

@@ -29,6 +29,8 @@ from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir import interpret
 from jsparse.ir.index import PATTERN, Access, Assignment, parse_assignment
+from jsparse.ir.loop import Kernel
+from jsparse.lower import assemble as patterns
 from jsparse.lower import chunks
 from jsparse.pipeline import Spec
 from jsparse.schedule import auto, directives
@@ -43,6 +45,7 @@ from jsparse.schedule.directives import (
 
 Array = np.ndarray[Any, Any]
 
+THREADS = 3  # of patterns
 EXTENTS = {"i": 5, "j": 6, "k": 4, "l": 3, "m": 2, "n": 7}
 WIDE = EXTENTS | {"k": 35}  # vector loops with blocks of registers, of lanes, and a remainder
 
@@ -697,14 +700,30 @@ class Assembly:
     expected: list[Array]
 
     def run(self, count: bool) -> list[Array]:
+        """The kernel on the interpreter, in several chunks."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chunks, "GRAIN", 2)
+            return self.interpreted(count)
+
+    def interpreted(self, count: bool) -> list[Array]:
         a = self.assignment
         order = a.vars
         if self.work == "merge":
             order = auto.pattern_order(a, tuple(self.extents), self.sizes)
         kernel = pipeline.lower(Spec(a, (Reorder(order),), self.work, count))
         results = [np.full_like(x, 7) for x in ([self.counts] if count else self.expected)]
-        interpret.run(kernel, self.flat, results, self.extents)
+        flat = self.flat
+        if self.work == "merge" and count:
+            return [self.starts(kernel)[-len(self.counts) :]]
+        if self.work == "merge":
+            flat = [*flat, self.starts(pipeline.lower(Spec(a, (Reorder(order),), self.work, True)))]
+        interpret.run(kernel, flat, results, self.extents, THREADS)
         return results
+
+    def starts(self, kernel: Kernel) -> Array:
+        starts = np.full(patterns.starts_size(self.assignment), 7, np.int64)
+        interpret.run(kernel, self.flat, [starts], self.extents, THREADS)
+        return starts
 
     def reference(self, count: bool) -> list[Array]:
         call = functools.partial(
@@ -716,8 +735,10 @@ class Assembly:
             tuple(self.capacity),
         )
         wide = any(x.dtype == np.int64 for x in self.flat)
+        flat = self.flat if count or self.work == "sort" else [*self.flat, self.counts]
         with jax.enable_x64(wide):
-            return [np.asarray(x) for x in jax.jit(lambda *flat: call(flat))(*self.flat)]
+            out = [np.asarray(x) for x in jax.jit(lambda *flat: call(flat))(*flat)]
+        return [x[-len(self.counts) :] for x in out] if count else out
 
 
 def assembly(text: str, work: str, extent: dict[str, int], pad: int = 2) -> Assembly:

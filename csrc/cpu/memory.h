@@ -24,4 +24,10 @@ static inline void js_copy_scan(I* x, int64_t n) {
   for (int64_t p = 0; p < n; ++p) x[p + 1] = (I)(x[p] + x[p + 1]);
 }
 
+// x[0 .. n] ascends but for zeros, which become the number before.
+template <typename I>
+static inline void js_copy_max(I* x, int64_t n) {
+  for (int64_t p = 0; p < n; ++p) x[p + 1] = x[p + 1] > x[p] ? x[p + 1] : x[p];
+}
+
 #endif  // JSPARSE_CPU_MEMORY_H_

@@ -18,6 +18,7 @@ struct js_set {
   int64_t* list;     // the keys inserted since `clear`
   int64_t* spare;    // as long as `list`, for sorting
   int64_t slots;     // hashed: a power of two; 0 if direct
+  uint64_t* bits;    // direct: one for each key, then one for each 64 of these; 0 outside of sort
   uint32_t stamp;
 };
 
@@ -55,6 +56,8 @@ static __attribute__((noinline)) bool js_set_grow(js_context* ctx, js_set& s, in
   return true;
 }
 
+static inline int64_t js_set_words(int64_t bits) { return bits / 64 + 1; }
+
 static __attribute__((noinline)) void js_set_new(js_context* ctx, js_set& s, int64_t keyspace) {
   memset(&s, 0, sizeof(s));
   s.keyspace = keyspace;
@@ -64,6 +67,10 @@ static __attribute__((noinline)) void js_set_new(js_context* ctx, js_set& s, int
     s.stamps = (uint32_t*)js_set_memory(ctx, (keyspace + 1) * 4);
     if (!s.stamps) return;
     memset(s.stamps, 0, (size_t)(keyspace + 1) * 4);
+    const int64_t words = js_set_words(keyspace) + js_set_words(js_set_words(keyspace));
+    s.bits = (uint64_t*)js_set_memory(ctx, words * 8);
+    if (!s.bits) return;
+    memset(s.bits, 0, (size_t)words * 8);
   } else {
     s.slots = 1;  // says 'hashed'; js_set_grow allocates
   }
@@ -104,11 +111,27 @@ static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
   s.list[s.size++] = key;
 }
 
+// How many there are.
+static inline int64_t js_set_size(js_context*, const js_set& s) { return s.size; }
+
+// Lists the keys in order by setting a bit for each, and reading the bits; `upper` has those of words in use.
+static inline void js_set_read_bits(js_set& s, uint64_t* upper, int64_t first, int64_t last) {
+  int64_t t = 0;
+  for (int64_t top = first; top <= last; ++top) {
+    for (uint64_t m = upper[top]; m; m &= m - 1) {
+      const int64_t word = top * 64 + __builtin_ctzll(m);
+      for (uint64_t b = s.bits[word]; b; b &= b - 1) s.list[t++] = word * 64 + __builtin_ctzll(b);
+      s.bits[word] = 0;
+    }
+    upper[top] = 0;
+  }
+}
+
 // Sorts what was inserted; returns how many there are.
 static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s) {
   const int64_t n = s.size;
   if (ctx->faulted) return 0;
-  if (n <= 32) {
+  if (n <= 8) {
     for (int64_t t = 1; t < n; ++t) {
       const int64_t x = s.list[t];
       int64_t u = t;
@@ -117,12 +140,27 @@ static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s)
     }
     return n;
   }
-  if (!s.slots && n > s.keyspace / 16) {  // nearly full: read the stamps in order
-    int64_t t = 0;
-    for (int64_t key = 0; key < s.keyspace; ++key) {
-      if (s.stamps[key] == s.stamp) s.list[t++] = key;
+  if (!s.slots) {
+    int64_t first = 0, last = s.keyspace >> 12;
+    if (last > 16) {  // too many words to look at all of them
+      first = last = s.list[0];
+      for (int64_t t = 1; t < n; ++t) {
+        first = s.list[t] < first ? s.list[t] : first;
+        last = s.list[t] > last ? s.list[t] : last;
+      }
+      first >>= 12;
+      last >>= 12;
     }
-    return n;
+    if (last - first <= n * 4) {
+      uint64_t* const upper = s.bits + js_set_words(s.keyspace);
+      for (int64_t t = 0; t < n; ++t) {
+        const int64_t word = s.list[t] >> 6;
+        s.bits[word] |= (uint64_t)1 << (s.list[t] & 63);
+        upper[word >> 6] |= (uint64_t)1 << (word & 63);
+      }
+      js_set_read_bits(s, upper, first, last);
+      return n;
+    }
   }
   uint64_t most = 0;
   for (int64_t t = 0; t < n; ++t) most |= (uint64_t)s.list[t];

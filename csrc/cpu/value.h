@@ -64,6 +64,30 @@ typedef js_complex<double> js_c128;
 static inline int64_t js_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t js_max(int64_t a, int64_t b) { return a > b ? a : b; }
 
+// x if `c`, else zero, without a branch: floats have no conditional move.
+template <typename T>
+static inline T js_keep(bool c, T x) {
+  return c ? x : T(0);
+}
+static inline float js_keep(bool c, float x) {
+  union {
+    float f;
+    uint32_t u;
+  } v;
+  v.f = x;
+  v.u &= -(uint32_t)c;
+  return v.f;
+}
+static inline double js_keep(bool c, double x) {
+  union {
+    double f;
+    uint64_t u;
+  } v;
+  v.f = x;
+  v.u &= -(uint64_t)c;
+  return v.f;
+}
+
 // Number of elements of a buffer.
 static inline int64_t js_size(const js_buffer* b) {
   int64_t n = 1;

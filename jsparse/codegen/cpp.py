@@ -21,11 +21,13 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
     "prefetch": "memory.h",
     "fill_zero": "memory.h",
     "copy_scan": "memory.h",
+    "copy_max": "memory.h",
     "sort_by": "sort.h",
     "identity": "sort.h",
     "set_new": "set.h",
     "set_clear": "set.h",
     "set_insert": "set.h",
+    "set_size": "set.h",
     "set_sort": "set.h",
     "set_get": "set.h",
 }

@@ -163,6 +163,9 @@ class CStyle:
     def _select(self, e: loop.Select) -> tuple[str, int]:
         return f"{self.expr(e.cond, 2)} ? {self.expr(e.a, 2)} : {self.expr(e.b, 1)}", _TERNARY
 
+    def _keep(self, e: loop.Keep) -> tuple[str, int]:
+        return f"js_keep({self.expr(e.cond)}, {self.expr(e.a)})", _ATOM
+
     def _splat(self, e: loop.Splat) -> tuple[str, int]:
         kind = self.vector_type(type_of(e.a)[0], e.lanes)
         if isinstance(e.a, loop.Const) and e.a.value == 0:
@@ -311,6 +314,7 @@ _EXPRESSIONS: dict[type, Callable[[CStyle, Any], tuple[str, int]]] = {
     loop.Neg: CStyle._neg,
     loop.Cast: CStyle._cast,
     loop.Select: CStyle._select,
+    loop.Keep: CStyle._keep,
     loop.Splat: CStyle._splat,
     loop.HSum: CStyle._hsum,
     loop.Call: CStyle._call,

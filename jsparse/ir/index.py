@@ -10,7 +10,8 @@ rebuild its kernels:
     Y[i,j]:csr:float32 = A[i,j]:csr:float32 - B[i,j]:csr!:float32
 
 Each operand is `name[vars]:format:dtype`.  A format with `!` is trusted: its index arrays were
-validated before, so the kernel need not.  The dtype `pattern` marks an operand without values
+validated before, so the kernel need not; an output with `!!` has a pattern that was computed for
+this very assignment.  The dtype `pattern` marks an operand without values
 (every stored entry counts as one).  An output with a sparse format is *sampled*: its pattern is
 given and only its values are computed; `like(A)` takes the pattern of A.
 """
@@ -59,6 +60,10 @@ class Access:
     trusted: bool = False
     known: object = None
     """The frozen pattern behind a trusted access, for decisions at trace time; not in the text."""
+    exact: bool = False
+    """Of a trusted output: its pattern was computed for this assignment, and so holds just the
+    coordinates where a term has an entry.
+    """
     level_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """The variable of each level, outermost first."""
     sparse_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
@@ -70,7 +75,7 @@ class Access:
         object.__setattr__(self, "sparse_vars", tuple(names[n] for n in self.format.sparse_levels))
 
     def __str__(self) -> str:
-        trust = "!" if self.trusted else ""
+        trust = "!!" if self.exact else "!" if self.trusted else ""
         return f"{self.name}[{','.join(self.vars)}]:{self.format}{trust}:{self.dtype}"
 
 
@@ -177,15 +182,15 @@ def operand_name(n: int) -> str:
     return letters[n] if n < len(letters) else f"A{n}_"
 
 
-_ACCESS = re.compile(r"(\w+)\[([\w,]*)\]:([^!:]*)(!?):(\w+)$")
+_ACCESS = re.compile(r"(\w+)\[([\w,]*)\]:([^!:]*)(!{0,2}):(\w+)$")
 
 
-def _parse_access(text: str) -> tuple[str, tuple[str, ...], str, bool, str]:
+def _parse_access(text: str) -> tuple[str, tuple[str, ...], str, str, str]:
     match = _ACCESS.match(text)
     if match is None:
         raise InternalError(f"not an access: {text!r}")
     names = tuple(v for v in match[2].split(",") if v)
-    return match[1], names, match[3], bool(match[4]), match[5]
+    return match[1], names, match[3], match[4], match[5]
 
 
 @cache
@@ -204,7 +209,9 @@ def parse_assignment(text: str) -> Assignment:
         first = len(operands)
         for factor in part.split(" * "):
             name, names, fmt, trusted, dtype = _parse_access(factor)
-            operands.append(Access(name, names, parse_format(fmt, len(names)), dtype, trusted))
+            operands.append(
+                Access(name, names, parse_format(fmt, len(names)), dtype, bool(trusted))
+            )
         terms.append(Term(tuple(range(first, len(operands))), sign))
     name, names, fmt, trusted, dtype = _parse_access(left)
     shares = None
@@ -216,5 +223,8 @@ def parse_assignment(text: str) -> Assignment:
     else:
         format_ = parse_format(fmt, len(names))
     return Assignment(
-        Access(name, names, format_, dtype, trusted), tuple(operands), tuple(terms), shares
+        Access(name, names, format_, dtype, bool(trusted), exact=trusted == "!!"),
+        tuple(operands),
+        tuple(terms),
+        shares,
     )

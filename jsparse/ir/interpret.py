@@ -116,6 +116,9 @@ class _Machine:
                 return np.asarray(value).astype(numpy_dtype(dtype))[()]
             case loop.Select(c, a, b):
                 return self.eval(a if self.eval(c, env) else b, env)
+            case loop.Keep(c, a):
+                value = self.eval(a, env)
+                return value if self.eval(c, env) else type(value)(0)
             case loop.Splat(a, lanes):
                 return np.full(lanes, self.eval(a, env), numpy_dtype(type_of(a)[0]))
             case loop.HSum(a, op):
@@ -147,6 +150,8 @@ class _Machine:
                 self.sets[which] = set()
             case "set_insert":
                 self.sets[which].add(args[0])  # type: ignore[union-attr]
+            case "set_size":
+                return len(self.sets[which])
             case "set_sort":
                 self.sets[which] = sorted(self.sets[which])
                 return len(self.sets[which])
@@ -302,6 +307,10 @@ def _copy_scan(x: Array, n: int) -> None:
     x[: n + 1] = np.cumsum(x[: n + 1])
 
 
+def _copy_max(x: Array, n: int) -> None:
+    x[: n + 1] = np.maximum.accumulate(x[: n + 1])
+
+
 def _sort_by(perm: Array, crd: Array, n: int) -> None:
     perm[:n] = perm[:n][np.argsort(crd[perm[:n]], kind="stable")]
 
@@ -319,6 +328,7 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "prefetch": lambda x, at, n: None,
     "fill_zero": _fill_zero,
     "copy_scan": _copy_scan,
+    "copy_max": _copy_max,
     "sort_by": _sort_by,
     "identity": _identity,
 }

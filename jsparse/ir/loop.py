@@ -100,6 +100,14 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """The scalar `a` if `cond`, else zero; `a` is evaluated in any case, without a branch."""
+
+    cond: Expr
+    a: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class Splat:
     """The scalar `a` in every one of `lanes` lanes."""
 
@@ -128,7 +136,22 @@ class Threads:
     """How many threads `Parallel` can use."""
 
 
-Expr = Const | Var | Dim | Extent | Load | Bin | Neg | Cast | Select | Splat | HSum | Call | Threads
+Expr = (
+    Const
+    | Var
+    | Dim
+    | Extent
+    | Load
+    | Bin
+    | Neg
+    | Cast
+    | Select
+    | Keep
+    | Splat
+    | HSum
+    | Call
+    | Threads
+)
 
 
 # ----------------------------------------------------------------- statements
@@ -360,7 +383,7 @@ def type_of(e: Expr) -> tuple[str, int]:
             return type_of(a)
         case Cast(dtype, a):
             return dtype, type_of(a)[1]
-        case Select(_, a, _):
+        case Select(_, a, _) | Keep(_, a):
             return type_of(a)
         case Splat(a, lanes):
             return type_of(a)[0], lanes

@@ -6,23 +6,28 @@ Two kinds of work, by the shape of the assignment:
     merge   visits the coordinates of the output in its storage order and appends them.  Output
             variables inside a reduction are gathered in a set and taken out ascending:
                 forall i: touched = {k : exists j: A[i,j] and B[j,k]}; append touched
-    sort    one operand, any order: lists its coordinates, sorts them stably by the modes that are
-            out of order, and packs them; also gives the permutation, and where each new entry
-            starts in it if duplicates are merged
+    sort    one operand, any order: `lower.arrange`
 
 and two modes: `count` only counts (so that an eager call can allocate exactly), `fill` writes
 within a capacity, and says what was needed if that is too small.
+
+A merge is cut into chunks.  Its `count` says where each chunk starts in each group of levels, and
+`fill`, which visits the same coordinates, has each chunk append from there:
+
+    starts = [chunks; starts of chunk 0; starts of chunk 1; ...; totals ...]
+
+An output with a dtype has its values computed by `fill` too, where each is complete when its
+coordinate is appended (`fuses`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
-from jsparse.errors import InternalError
-from jsparse.ir.index import PATTERN, Assignment
+from jsparse.ir.index import PATTERN, Assignment, semiring
 from jsparse.ir.loop import (
     BOOL,
-    CAPACITY,
     INT,
     ONE,
     TRUE,
@@ -34,14 +39,12 @@ from jsparse.ir.loop import (
     Cast,
     Const,
     Decl,
-    Dim,
     Do,
     Expr,
     For,
     If,
     Kernel,
     Load,
-    Raise,
     Scratch,
     Stmt,
     Store,
@@ -49,126 +52,19 @@ from jsparse.ir.loop import (
     add,
     block,
     mul,
-    sub,
+    type_of,
 )
-from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
-from jsparse.lower.walk import Cursors, Env, Walk, block_scope
+from jsparse.lower import arrange
+from jsparse.lower.buffers import OUTPUT, Binding, bind, checks
+from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
+from jsparse.lower.packer import Group, Packer, groups, output_buffers
+from jsparse.lower.products import Products
+from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.schedule.directives import Nest
 
 TOUCHED = Buffer("touched", INT, "set")
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A compressed level of the output with the singleton levels below it: they are appended
-    together.
-    """
-
-    first: int
-    last: int
-
-
-def groups(a: Assignment) -> tuple[Group, ...]:
-    """The groups of an output's sparse levels, outermost first."""
-    out: list[Group] = []
-    for n in a.output.format.sparse_levels:
-        if a.output.format.levels[n].branchless:
-            out[-1] = Group(out[-1].first, n)
-        else:
-            out.append(Group(n, n))
-    return tuple(out)
-
-
-@dataclass(frozen=True, slots=True)
-class Packer:
-    """Appends coordinates to the output's levels.  Without buffers (`count`) it only counts."""
-
-    assignment: Assignment
-    extents: Env
-    arrays: dict[tuple[int, str], Buffer]
-
-    def count(self, g: Group) -> Var:
-        return Var(f"Y{g.first}_count")
-
-    def parent(self, g: Group, env: Env, committed: bool) -> Expr:
-        """The position above group `g`; the group above is already appended (`committed`) or
-        pending.
-        """
-        p: Expr = ZERO
-        a = self.assignment
-        for n in range(g.first):
-            level = a.output.format.levels[n]
-            if level.full:
-                p = add(mul(p, self.extents[a.output.level_vars[n]]), env[a.output.level_vars[n]])
-            elif not level.branchless:
-                above = next(h for h in groups(a) if h.first == n)
-                p = sub(self.count(above), ONE) if committed else self.count(above)
-        return p
-
-    def append(self, g: Group, env: Env, committed: bool) -> Stmt:
-        """crd[count] = coordinate; one more child for the parent; count += 1."""
-        n = self.count(g)
-        step = Assign(n, add(n, ONE))
-        if not self.arrays:
-            return step
-        crds = [
-            Store(self.arrays[level, "crd"], n, Cast(self.assignment.output.format.index, env[v]))
-            for level, v in enumerate(self.assignment.output.level_vars)
-            if g.first <= level <= g.last
-        ]
-        pos = self.arrays[g.first, "pos"]
-        above = add(self.parent(g, env, committed), ONE)
-        more = Store(pos, above, Const(1, pos.dtype), "+")
-        fits = Bin("<", n, Dim(self.arrays[g.first, "crd"], 0))
-        return block(If(fits, block(*crds, more)), step)
-
-    def begin(self) -> list[Stmt]:
-        out: list[Stmt] = [Decl(self.count(g), ZERO, mutable=True) for g in groups(self.assignment)]
-        out += [Do("fill_zero", (b, ZERO, Dim(b, -1))) for b in self.arrays.values()]
-        return out
-
-    def finish(self, counts: Buffer | None) -> list[Stmt]:
-        out: list[Stmt] = []
-        for k, g in enumerate(groups(self.assignment)):
-            if counts is not None:
-                out.append(Store(counts, Const(k), self.count(g)))
-                continue
-            pos, room = self.arrays[g.first, "pos"], Dim(self.arrays[g.first, "crd"], 0)
-            over = Raise(CAPACITY, OUTPUT, g.first, ZERO, self.count(g), room)
-            out.append(If(Bin(">", self.count(g), room), over))
-            out.append(Do("copy_scan", (pos, sub(Dim(pos, 0), ONE))))
-        return out
-
-    def append_sorted(
-        self, names: tuple[str, ...], here: Env, env: Env, first: Expr, merge: bool
-    ) -> Stmt:
-        """Append the coordinates `names` (the innermost variables) of one of a sorted run of
-        entries.
-
-        A group that is not the last is appended where its coordinates, or those above it, changed.
-        """
-        a = self.assignment
-        names_at = {n: v for n, v in enumerate(a.output.level_vars) if v in names}
-        own = [g for g in groups(a) if g.last in names_at]
-        inner = {**env, **here}
-        changed: Expr = first
-        seen: set[str] = set()
-        out: list[Stmt] = []
-        for g in own:
-            for level in range(g.last + 1):
-                v = names_at.get(level)
-                if v is not None and v not in seen:
-                    seen.add(v)
-                    changed = Bin("or", changed, Bin("!=", here[v], Var(f"{v}_last")))
-            last = g == own[-1]
-            step = self.append(
-                g, inner, committed=g != own[0] or self.parent_committed(g, names_at)
-            )
-            out.append(step if last and not merge else If(changed, step))
-        return block(*out)
-
-    def parent_committed(self, g: Group, names_at: dict[int, str]) -> bool:
-        above = [h for h in groups(self.assignment) if h.last < g.first]
-        return bool(above) and above[-1].first in names_at
+MOST_CHUNKS = 256
+WIDEST_ROW = 1 << 22  # of a workspace for values, one for each chunk
 
 
 @dataclass
@@ -178,6 +74,10 @@ class Merge(Walk):
     assignment: Assignment
     binding: Binding
     packer: Packer
+    starts: Buffer
+    products: Products | None = None  # computes values, if they are asked for
+    checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
+    cut: bool = False  # whether the loops are in chunks
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -217,6 +117,63 @@ class Merge(Walk):
         level = self.assignment.output.level_vars.index(self.order[d - 1])
         return next((g for g in groups(self.assignment) if g.last == level), None)
 
+    # ----------------------------------------------------------------- chunks
+    def interval(
+        self,
+        d: int,
+        lo: Expr,
+        hi: Expr,
+        loop: Callable[[Expr, Expr], Stmt],
+        driver: Cursor | None,
+        cursors: Cursors,
+    ) -> Stmt:
+        if d or not self.first_reduction:
+            return loop(lo, hi)
+        self.cut = True
+        tensors = [t for n, t in self.binding.tensors.items() if n != OUTPUT]
+        if driver is None:
+            self.checked |= {t.number for t in tensors if starts_with(t, self.order[0])}
+        parts = ROWS_PER_THREAD if self.trailing else CHUNKS_PER_THREAD
+        chunks = Load(self.starts, ZERO) if self.packer.arrays else None
+        cut = Cut(
+            *(self.order[0], self.order[1:], driver, cursors, self.extents, tensors, parts),
+            limit=MOST_CHUNKS,
+            given=chunks,
+        )
+        return cut.parallel(lo, hi, lambda a, b: self.chunk(Var("chunk"), loop(a, b)))
+
+    def chunk(self, number: Expr, body: Stmt) -> Stmt:
+        """A part of the loops: counters and workspaces of its own; where it only counts, how far
+        it came.
+        """
+        head: list[Stmt] = []
+        if self.trailing:
+            size: Expr = ONE
+            for v in self.trailing:
+                size = mul(size, self.extents[v])
+            head.append(Do("set_new", (TOUCHED, size)))
+            if self.products is not None:
+                head.append(Scratch(self.row, size, zero=True))
+        if self.packer.arrays:
+            return block(*head, *self.packer.begin(dict(self.at(number))), body)
+        ends = self.at(add(number, ONE))
+        tail = [Store(self.starts, e.index, self.packer.count(g)) for g, e in ends.items()]
+        return block(*head, *self.packer.begin({}), body, *tail)
+
+    def at(self, chunk: Expr) -> dict[Group, Load]:
+        """Where a chunk starts in each group."""
+        n = len(groups(self.assignment))
+        return {
+            g: Load(self.starts, add(mul(chunk, Const(n)), Const(k + 1)))
+            for k, g in enumerate(groups(self.assignment))
+        }
+
+    @property
+    def row(self) -> Buffer:
+        assert self.products is not None
+        return Buffer(f"w_{self.trailing[0]}", self.products.base)
+
+    # ------------------------------------------------------------------ loops
     def below(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         return self.leaf(cursors, env) if d == len(self.order) else self.loop(d, cursors, env)
 
@@ -229,6 +186,10 @@ class Merge(Walk):
         if self.trailing:
             body = self.below(d, cursors, env)
             t, n = Var("t"), Var("touched_count")
+            if not self.packer.arrays and len(self.trailing) == 1:
+                last = self.packer.count(groups(self.assignment)[-1])
+                more = Assign(last, add(last, Call("set_size", (TOUCHED,))))
+                return block(Do("set_clear", (TOUCHED,)), block_scope(body), more)
             return block(
                 Do("set_clear", (TOUCHED,)),
                 block_scope(body),
@@ -269,7 +230,12 @@ class Merge(Walk):
         if len(self.trailing) == 1:
             group = groups(self.assignment)[-1]
             committed = self.packer.parent_committed(group, {})
-            return block(*stmts, self.packer.append(group, {**env, **here}, committed))
+            if self.products is None:
+                return block(*stmts, self.packer.append(group, {**env, **here}, committed))
+            value = self.stored(Load(self.row, key))
+            clear = Store(self.row, key, Const(0, self.row.dtype))
+            append = self.packer.append(group, {**env, **here}, committed, value)
+            return block(*stmts, append, clear)
         stmts.append(self.packer.append_sorted(self.trailing, here, env, first, merge=False))
         stmts += [Assign(Var(f"{v}_last"), Var(v)) for v in self.trailing]
         return block(*stmts)
@@ -277,151 +243,147 @@ class Merge(Walk):
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
         present: Expr = TRUE
         for n, t in self.binding.tensors.items():
-            if t.values is not None:  # a dense operand: its zeros are absent
-                value: Expr = Load(t.values, cursors[n].lo)
+            if t.values is not None and t.access.format.is_dense:  # its zeros are absent
+                x: Expr = Load(t.values, cursors[n].lo)
                 dtype = t.access.dtype
                 if dtype in ("float16", "bfloat16"):
-                    value, dtype = Cast("float32", value), "float32"
-                present = Bin("!=", value, Const(0, dtype))
+                    x, dtype = Cast("float32", x), "float32"
+                present = Bin("!=", x, Const(0, dtype))
+        head: list[Stmt] = []
+        value: Expr | None = None
+        if self.products is not None:
+            self.products.one_of = self.one_of
+            head, (value,) = self.products.values(cursors, env)
         if self.first_reduction == len(self.order):
-            action: Stmt = self.packer.append(groups(self.assignment)[-1], env, committed=False)
+            group = groups(self.assignment)[-1]
+            stored = None if value is None else self.stored(value)
+            action: Stmt = self.packer.append(group, env, False, stored)
         elif self.trailing:
             key: Expr = ZERO
             for v in self.trailing:
                 key = add(mul(key, self.extents[v]), env[v])
             action = Do("set_insert", (TOUCHED, key))
+            if value is not None:
+                plus = semiring(self.assignment.output.dtype)[0].text
+                action = block(Store(self.row, key, value, plus), action)
         else:
             action = Assign(Var("found", BOOL), TRUE)
-        alive: Expr | None = None
-        for term in self.terms:
-            p = self.present(term, cursors)
-            if p is None:
-                alive = None
-                break
-            alive = p if alive is None else Bin("or", alive, p)
+        action = block(*head, action)
+        alive = self.reached(cursors)
         if alive is not None:
             action = If(alive, action)
         return action if present == TRUE else If(present, action)
 
-
-@dataclass
-class List(Walk):
-    """The walk of one operand that lists its coordinates by position."""
-
-    columns: dict[str, Buffer]
-    perm: Buffer
-    number: int = 0
-
-    def leaf(self, cursors: Cursors, env: Env) -> Stmt:
-        n = Var("listed")
-        p = cursors[self.number].lo
-        stores = [Store(b, p, Cast(b.dtype, env[v])) for v, b in self.columns.items()]
-        return block(*stores, Store(self.perm, n, Cast(self.perm.dtype, p)), Assign(n, add(n, ONE)))
+    def stored(self, value: Expr) -> Expr:
+        """A value as the output has it."""
+        dtype = self.assignment.output.dtype
+        return value if type_of(value)[0] == dtype else Cast(dtype, value)
 
 
-def sort_modes(a: Assignment) -> int:
-    """How many leading output levels must be sorted by: the rest is in order once these are."""
-    source, target = a.operands[0], a.output
-    if not any(target.format.levels[n].ordered for n in target.format.sparse_levels):
-        return 0
-    if not all(source.format.levels[n].ordered for n in source.format.sparse_levels):
-        return target.format.ndim
-    for m in range(target.format.ndim + 1):
-        head, tail = target.level_vars[:m], target.level_vars[m:]
-        if tuple(v for v in source.level_vars if v not in head) == tail:
-            return m
-    raise InternalError("unreachable: sorting by every mode always suffices")
+def bare(a: Assignment) -> Assignment:
+    """The assignment whose output is a pattern only."""
+    return replace(a, output=replace(a.output, dtype=PATTERN))
 
 
-def output_buffers(a: Assignment) -> tuple[Buffer, ...]:
-    """The result buffers of a `fill` kernel, in order: the output's index arrays."""
-    return tuple(
-        Buffer(f"Y{level}_{role}", a.output.format.index, "result", n)
-        for n, (level, role) in enumerate(a.output.format.array_names())
-    )
+def places(a: Assignment) -> Assignment:
+    """The assignment that only says where entries are: sparse operands without their values."""
+    b = bare(a)
+    operands = tuple(x if x.format.is_dense else replace(x, dtype=PATTERN) for x in b.operands)
+    return replace(b, operands=operands)
+
+
+def count_size(a: Assignment, kind: str) -> int:
+    """How many numbers `count` gives."""
+    return starts_size(a) if kind == "merge" else len(groups(a))
+
+
+def room(a: Assignment, capacity: tuple[int, ...]) -> dict[int, int]:
+    """The capacity of each sparse level, from that of each group."""
+    pairs = zip(groups(a), capacity, strict=True)
+    return {level: c for g, c in pairs for level in range(g.first, g.last + 1)}
+
+
+def starts_size(a: Assignment) -> int:
+    return 1 + (MOST_CHUNKS + 1) * len(groups(a))
+
+
+def fuses(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> bool:
+    """Whether values can be computed along with the pattern, loops in this order."""
+    if any(x.format.is_dense or x.dtype == PATTERN for x in a.operands):
+        return False
+    out, reduced = a.output.level_vars, [v for v in order if v not in a.output.vars]
+    inside = order[order.index(reduced[0]) :] if reduced else ()
+    trailing = [v for v in out if v in inside]
+    if a.output.format.dense_tail or len(trailing) != bool(reduced):
+        return False
+    return all(extents[v] <= WIDEST_ROW for v in trailing)
 
 
 def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kernel:
     """The kernel that computes, or counts, the pattern of `a.output`.  `kind` is "merge" or "sort".
 
     Results of `fill`: the output's index arrays; for "sort" also the permutation and the segment
-    starts. Result of `count`: the number of entries of each group, int64.
+    starts, for "merge" the values if the output has a dtype.  Result of `count`, int64: for "sort"
+    the number of entries of each group, for "merge" the starts of chunks, which `fill` takes as
+    its last argument.
     """
+    return (_merge if kind == "merge" else _sort)(a, order, count)
+
+
+def _head(binding: Binding, checked: set[int]) -> list[Stmt]:
+    head: list[Stmt] = [Decl(Var(f"{v}_dim"), e) for v, e in binding.extents.items()]
+    for t in binding.tensors.values():
+        if t.number not in checked and not t.access.format.is_dense:
+            head += checks(t, ZERO, ONE)
+    return head
+
+
+def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
     binding = bind(a)
     dims: Env = {v: Var(f"{v}_dim") for v in a.vars}
     out = output_buffers(a)
-    counts = Buffer("Y_counts", INT, "result", 0) if count else None
     arrays = {} if count else dict(zip(a.output.format.array_names(), out, strict=True))
     packer = Packer(a, dims, arrays)
-    head: list[Stmt] = [Decl(Var(f"{v}_dim"), e) for v, e in binding.extents.items()]
-    for t in binding.tensors.values():
-        if t.number != OUTPUT and t.values is None:
-            head += checks(t, ZERO, ONE)
-    head += packer.begin()
-    results = (counts,) if counts is not None else out
-    if kind == "sort":
-        body, extra = _sort(a, binding, packer, len(out), count)
-        results = results + extra
-    else:
-        body = _merge(a, order, binding, packer)
-    return Kernel(binding.args, results, block(*head, *body, *packer.finish(counts)))
+    body, extra = arrange.lower(a, binding, packer, len(out), count)
+    totals: dict[Group, Expr] = {g: packer.count(g) for g in groups(a)}
+    head = [*_head(binding, set()), *packer.begin({}), *packer.prepare()]
+    if not count:
+        tail = [*packer.capacity(totals), *packer.finish(totals)]
+        return Kernel(binding.args, (*out, *extra), block(*head, *body, *tail))
+    counts = Buffer("Y_counts", INT, "result", 0)
+    tail = [Store(counts, Const(k), n) for k, n in enumerate(totals.values())]
+    return Kernel(binding.args, (counts,), block(*head, *body, *tail))
 
 
-def _merge(a: Assignment, order: tuple[str, ...], binding: Binding, packer: Packer) -> list[Stmt]:
-    single = len(a.terms) == 1
-    walk = Merge(order, tuple(t.factors for t in a.terms), dict(packer.extents), a, binding, packer)
+def _merge(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
+    binding = bind(bare(a))
+    dims: Env = {v: Var(f"{v}_dim") for v in a.vars}
+    out, args = output_buffers(a), binding.args
+    values = None
+    if a.output.dtype != PATTERN and not count:
+        values = Buffer("Y_vals", a.output.dtype, "result", len(out))
+    starts = Buffer("Y_starts", INT, *(("result", 0) if count else ("arg", len(args))))
+    arrays = {} if count else dict(zip(a.output.format.array_names(), out, strict=True))
+    packer = Packer(a, dims, arrays, values, fits=True)
+    terms = tuple(t.factors for t in a.terms)
+    walk = Merge(order, terms, dict(dims), a, binding, packer, starts)
+    if values is not None:
+        nest = Nest(a, order)
+        walk.products = Products(order, terms, dict(dims), nest, binding)
     tensors = {n: t for n, t in binding.tensors.items() if n != OUTPUT}
-    cursors = {n: t.cursor(required=single) for n, t in tensors.items()}
-    head: list[Stmt] = []
-    if walk.trailing:
-        size: Expr = ONE
-        for v in walk.trailing:
-            size = mul(size, packer.extents[v])
-        head.append(Do("set_new", (TOUCHED, size)))
-    return [*head, walk.visit(0, cursors, {})]
-
-
-def _sort(
-    a: Assignment, binding: Binding, packer: Packer, at: int, count: bool
-) -> tuple[list[Stmt], tuple[Buffer, ...]]:
-    source = binding.tensors[0]
-    target = a.output
-    index = target.format.index
-    n = Var("listed")
-    perm = Buffer("Y_perm", index, "result", at)
-    start = Buffer("Y_start", index, "result", at + 1)
-    head: list[Stmt] = []
-    room = positions(source)
+    cursors = {n: t.cursor(required=len(terms) == 1) for n, t in tensors.items()}
+    body = walk.visit(0, cursors, {})
+    if not walk.cut:
+        body = walk.chunk(ZERO, body)
+    head = _head(binding, walk.checked)
     if count:
-        perm = Buffer("perm", index)
-        head.append(Scratch(perm, room))
-    columns = {v: Buffer(f"{v}_crd", index) for v in target.level_vars}
-    head += [Scratch(b, room) for b in columns.values()]
-    head.append(Decl(n, ZERO, mutable=True))
-    listing = List(source.access.level_vars, ((0,),), dict(packer.extents), columns, perm)
-    head.append(block_scope(listing.visit(0, {0: source.cursor(required=True)}, {})))
-    for v in reversed(target.level_vars[: sort_modes(a)]):
-        head.append(Do("sort_by", (perm, columns[v], n)))
-    q = Var("q")
-    p = Var("p")
-    here: Env = {v: Var(v) for v in target.level_vars}
-    body: list[Stmt] = [Decl(p, Cast(INT, Load(perm, q)))]
-    body += [Decl(Var(v), Cast(INT, Load(b, p))) for v, b in columns.items()]
-    merge = target.format.levels[max(target.format.sparse_levels)].unique
-    body.append(packer.append_sorted(target.level_vars, here, {}, Bin("==", q, ZERO), merge))
-    last = groups(a)[-1]
-    if not count:
-        fits = Bin("<=", packer.count(last), sub(Dim(start, 0), ONE))
-        body.append(If(fits, Store(start, packer.count(last), Const(1, index), "+")))
-        head.append(Do("fill_zero", (start, ZERO, Dim(start, -1))))
-    body += [Assign(Var(f"{v}_last"), Var(v)) for v in target.level_vars]
-    head += [Decl(Var(f"{v}_last"), ZERO, mutable=True) for v in target.level_vars]
-    head.append(For(q, ZERO, n, block(*body)))
-    if not count:
-        beyond = Store(perm, q, Cast(index, Dim(perm, 0)))
-        head += [For(q, n, Dim(perm, 0), beyond), Do("copy_scan", (start, sub(Dim(start, 0), ONE)))]
-    return head, () if count else (perm, start)
-
-
-def is_pattern(a: Assignment) -> bool:
-    return a.output.dtype == PATTERN
+        head.append(Do("fill_zero", (starts, ZERO, Const(starts_size(a)))))
+        chunks = Store(starts, ZERO, Var("chunks") if walk.cut else ONE)
+        n, k = len(groups(a)), Var("k")
+        total = Store(starts, k, Load(starts, Bin("-", k, Const(n))), "+")
+        tail: list[Stmt] = [chunks, For(k, Const(n + 1), Const(starts_size(a)), total)]
+        return Kernel(args, (starts,), block(*head, body, *tail))
+    totals: dict[Group, Expr] = dict(walk.at(Const(MOST_CHUNKS)))
+    head += [*packer.capacity(totals), *packer.prepare()]
+    results = (*out, values) if values is not None else out
+    return Kernel((*args, starts), results, block(*head, body, *packer.finish(totals)))

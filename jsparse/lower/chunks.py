@@ -51,12 +51,16 @@ class Cut:
     extents: Env
     tensors: list[Tensor]
     parts: int  # chunks for each thread at most
+    limit: int | None = None  # chunks at most
+    given: Expr | None = None  # how many chunks, if that is decided elsewhere
 
     def parallel(self, lo: Expr, hi: Expr, loop: Callable[[Expr, Expr], Stmt]) -> Stmt:
         """`loop` over parts of [lo, hi) with about equal work; few parts if there is little."""
         root = self.root()
         weights = root.storage[1].arrays.get("pos") if root and len(root.storage) > 1 else None
         most = Bin("min", mul(Threads(), Const(self.parts)), sub(hi, lo))
+        if self.limit is not None:
+            most = Bin("min", most, Const(self.limit))
         work = Bin("/", self.work(lo, hi, root, weights), Const(GRAIN))
         chunk, chunks = Var("chunk"), Var("chunks")
         begin, end = Var("begin"), Var("end")
@@ -70,7 +74,7 @@ class Cut:
                     body += checks(t, begin, end, 1)
         body.append(loop(begin, end))
         return block(
-            Decl(chunks, Bin("max", ONE, Bin("min", work, most))),
+            Decl(chunks, self.given or Bin("max", ONE, Bin("min", work, most))),
             Parallel(chunk, chunks, block(*body)),
         )
 

@@ -42,6 +42,7 @@ def lower(nest: Nest) -> Kernel:
     walk = Einsum(
         nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target
     )
+    walk.exact = a.output.exact
     cursors: dict[int, Cursor] = {}
     for n in sorted(binding.tensors):
         cursors[n] = binding.tensors[n].cursor(required=single or n == OUTPUT)

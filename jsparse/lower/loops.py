@@ -47,12 +47,13 @@ from jsparse.ir.loop import (
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.products import Lanes, Products
+from jsparse.lower.running import Running
 from jsparse.lower.sums import adds, position_row, tree
 from jsparse.lower.walk import Cursor, Cursors, Env, block_scope
 
 
 @dataclass
-class Einsum(Products):
+class Einsum(Running, Products):
     """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
     parallel chunks.
     """
@@ -60,7 +61,6 @@ class Einsum(Products):
     result: Buffer
     target: Buffer  # where sums are added: the result, or a wider scratch
     copy: int = 0  # which of the partial sums the body being emitted adds to
-    skipped: bool = False  # whether some outputs may not be visited
     row: Buffer | None = None  # the workspace, while it is being filled
     rows_in_chunk: bool = False  # whether each chunk has rows of its own
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
@@ -406,7 +406,7 @@ class Einsum(Products):
 
     def gather(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """The output's row: zeros where it has entries; then the sums, anywhere; then the
-        entries' values.
+        entries' values.  Where sums are just at the entries, zeros are left behind for the next.
         """
         k = self.nest.workspace
         assert k is not None
@@ -421,8 +421,8 @@ class Einsum(Products):
         without = {n: x for n, x in cursors.items() if n != OUTPUT}
         self.row = row
         produce = self.inside(d, without, env)
-        return block(
-            For(p, lo, hi, block(Decl(v, c.coordinate(p)), clear)),
-            block_scope(produce),
-            For(p, lo, hi, block(Decl(v, c.coordinate(p)), Store(self.result, p, value))),
-        )
+        here, store = Decl(v, c.coordinate(p)), Store(self.result, p, value)
+        if self.exact:
+            return block(block_scope(produce), For(p, lo, hi, block(here, store, clear)))
+        before = For(p, lo, hi, block(here, clear))
+        return block(before, block_scope(produce), For(p, lo, hi, block(here, store)))

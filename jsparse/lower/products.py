@@ -14,7 +14,6 @@ from jsparse.ir.loop import (
     Expr,
     Load,
     Neg,
-    Select,
     Splat,
     Stmt,
     Var,
@@ -22,8 +21,8 @@ from jsparse.ir.loop import (
     type_of,
 )
 from jsparse.lower.buffers import Binding
-from jsparse.lower.sums import WIDE
-from jsparse.lower.walk import Cursors, Env, Walk
+from jsparse.lower.sums import WIDE, masked
+from jsparse.lower.walk import ABSENT, Cursors, Env, Walk
 from jsparse.schedule.directives import Nest
 
 
@@ -77,6 +76,9 @@ class Products(Walk):
         for u in range(registers):
             total: Expr | None = None
             for term in self.assignment.terms:
+                present = self.present(term.factors, cursors)
+                if present == ABSENT:
+                    continue
                 value: Expr | None = None
                 for n in term.factors:
                     if self.binding.tensors[n].values is None:
@@ -89,11 +91,9 @@ class Products(Walk):
                     value = Neg(value)
                 if self.lanes and type_of(value)[1] == 1:
                     value = Splat(value, self.lanes.lanes)
-                present = self.present(term.factors, cursors)
                 if present is not None:
-                    lanes = type_of(value)[1]
-                    zero: Expr = Const(plus.identity, self.base)
-                    value = Select(present, value, Splat(zero, lanes) if lanes > 1 else zero)
+                    valid = all(cursors[n].has is None or cursors[n].valid for n in term.factors)
+                    value = masked(present, value, Const(plus.identity, self.base), valid)
                 total = value if total is None else Bin(plus.text, total, value)
             assert total is not None
             out.append(total)

@@ -4,7 +4,18 @@
 from __future__ import annotations
 
 from jsparse.ir.index import Access
-from jsparse.ir.loop import INT, Bin, Buffer, Expr, Var
+from jsparse.ir.loop import (
+    INT,
+    Bin,
+    Buffer,
+    Const,
+    Expr,
+    Keep,
+    Select,
+    Splat,
+    Var,
+    type_of,
+)
 from jsparse.schedule.directives import Nest
 
 WIDE = {"float16": "float32", "bfloat16": "float32"}
@@ -43,3 +54,11 @@ def tree(parts: list[Var] | list[Expr], op: str) -> Expr:
         pairs = [Bin(op, a, b) for a, b in zip(level[::2], level[1::2], strict=False)]
         level = pairs + ([level[-1]] if len(level) % 2 else [])
     return level[0]
+
+
+def masked(present: Expr, value: Expr, zero: Const, valid: bool) -> Expr:
+    """`value` where `present`, else `zero`; without a branch if it may be computed in any case."""
+    lanes = type_of(value)[1]
+    if valid and lanes == 1 and zero.value == 0:
+        return Keep(present, value)
+    return Select(present, value, Splat(zero, lanes) if lanes > 1 else zero)

@@ -7,10 +7,12 @@ over `v` the cursors whose next level stores coordinates of `v` are the *iterato
 of what must be visited (Kjolstad et al., "The Tensor Algebra Compiler", 2017) comes down to three
 kinds of loop:
 
-    full     no iterator is required and some term covers every coordinate       for v in 0 …
-    extent - 1 driven   a required iterator drives, the others advance to its coordinate     for p
-    in fiber: v = crd[p]; … union    only optional iterators
-    while any: v = min(crd …); …
+    full     no iterator is required and some term covers every coordinate: for v in 0 … extent - 1
+    driven   a required iterator drives, the others advance to it: for p in fiber: v = crd[p]; …
+    union    only optional iterators: while any is left: v = min(crd …); …
+
+Two iterators of the innermost variable are merged without branches that depend on the data:
+`while both are left: v = min(a, b); …; p += a <= b; q += b <= a`, then what is left of either.
 
 A cursor is *required* if nothing can be written where it has no entry: a factor of the only term,
 or the pattern of the output.  Otherwise it is *optional* and carries a flag `has`; below a
@@ -22,12 +24,13 @@ search, so any loop order is correct, whatever the storage order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from jsparse.errors import InternalError
 from jsparse.ir.index import Access
 from jsparse.ir.loop import (
     BOOL,
+    INT,
     ONE,
     ZERO,
     Assign,
@@ -35,6 +38,7 @@ from jsparse.ir.loop import (
     Break,
     Buffer,
     Call,
+    Cast,
     Const,
     Decl,
     Expr,
@@ -53,6 +57,7 @@ from jsparse.ir.loop import (
 from jsparse.levels import Level, Storage
 
 LAST = Const(2**63 - 1)  # past every coordinate
+ABSENT = Const(False, BOOL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,7 @@ class Cursor:
     hi: Expr | None = None
     has: Expr | None = None
     table: Buffer | None = None  # a row of positions + 1, in which the next level is looked up
+    valid: bool = False  # whether `lo` may be read from also where `has` does not hold
 
     @property
     def next_var(self) -> str | None:
@@ -126,6 +132,8 @@ class Walk:
     order: tuple[str, ...]
     terms: tuple[tuple[int, ...], ...]
     extents: Env
+    one_of: frozenset[Expr] = field(default=frozenset(), init=False)
+    """Flags of which at least one holds, by the loop around."""
 
     # ------------------------------------------------------------- overridden
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
@@ -190,10 +198,12 @@ class Walk:
         its = self.iterators(d, cursors)
         required = [n for n, c in its.items() if c.required]
         if required:
+            if d > 0 and len(required) == 2 and self.zips(d, its):
+                return self.intersection(d, its, cursors, env)
             return self.driven(d, self.driver(required), its, cursors, env)
         alive = [t for t in self.terms if all(n in cursors for n in t)]
         if its and all(any(n in its for n in t) for t in alive):
-            return self.union(d, its, cursors, env)
+            return (self.union2 if self.zips(d, its) else self.union)(d, its, cursors, env)
         return self.full(d, its, cursors, env)
 
     def driver(self, required: list[int]) -> int:
@@ -355,9 +365,82 @@ class Walk:
         loop = While(any_left, block(Decl(v, least), *flags, block_scope(body), *moves))
         return block(*head, loop)
 
+    def zips(self, d: int, its: Cursors) -> bool:
+        """Whether the iterators of loop `d` are merged as two sorted lists."""
+        plain = all(c.next_level.ordered and c.next_level.unique for c in its.values())
+        return len(its) == 2 and d + 1 == len(self.order) and plain
+
+    def heads(self, its: Cursors, v: Var) -> tuple[Expr, list[Stmt], list[Expr], list[Stmt]]:
+        """To merge two lists: whether both have entries left; declarations of their coordinates;
+        whether each is at the smaller of the two; and the steps past that one.
+        """
+        left: Expr | None = None
+        names: list[Var] = []
+        decls: list[Stmt] = []
+        steps: list[Stmt] = []
+        for c in its.values():
+            q, end = Var(c.position), Var(c.position + "_end")
+            left = both(left, Bin("<", q, end))
+            names.append(Var(f"{v.name}_{c.access.name}"))
+            decls.append(Decl(names[-1], c.coordinate(q)))
+        a, b = names
+        here: list[Expr] = [Bin("<=", a, b), Bin("<=", b, a)]
+        for c, at in zip(its.values(), here, strict=True):
+            q = Var(c.position)
+            steps.append(Assign(q, add(q, Cast(INT, at))))
+        assert left is not None
+        decls.append(Decl(v, Bin("min", a, b)))
+        return left, decls, here, steps
+
+    def intersection(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        v = Var(self.order[d])
+        self.guarded()
+        head, _ = self.follow(its, cursors, v)
+        left, decls, here, steps = self.heads(its, v)
+        below = {**cursors, **{n: c.down(Var(c.position)) for n, c in its.items()}}
+        body = self.visit(d + 1, below, {**env, v.name: v})
+        both_here = Bin("==", *(s.var for s in decls[:2]))  # type: ignore[union-attr]
+        return block(*head, While(left, block(*decls, If(both_here, body), *steps)))
+
+    def union2(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
+        v = Var(self.order[d])
+        head, _ = self.follow(its, cursors, v)
+        self.guarded()
+        left, decls, here, steps = self.heads(its, v)
+        below = dict(cursors)
+        for (n, c), at in zip(its.items(), here, strict=True):
+            has = Var(f"has_{c.access.name}{c.level}", BOOL)
+            decls.append(Decl(has, at))
+            below[n] = replace(c.down(Var(c.position), None, has), valid=True)
+        self.one_of = frozenset(c.has for n, c in below.items() if n in its and c.has is not None)
+        inner = {**env, v.name: v}
+        body = block_scope(self.visit(d + 1, below, inner))
+        loops: list[Stmt] = [While(left, block(*decls, body, *steps))]
+        self.one_of = frozenset()
+        for n, c in its.items():
+            p = Var(c.position + "_rest")
+            below = {m: o.down(ZERO, None, ABSENT) for m, o in its.items() if m != n}
+            below = {**cursors, **below, n: c.down(p)}
+            if any(self.present(t, below) != ABSENT for t in self.terms):
+                body = block(Decl(v, c.coordinate(p)), self.visit(d + 1, below, inner))
+                loops.append(For(p, Var(c.position), Var(c.position + "_end"), body))
+        return block(*head, *loops)
+
     def present(self, term: tuple[int, ...], cursors: Cursors) -> Expr | None:
-        """Whether every factor of a term has an entry here; None for 'always'."""
-        return both(*(cursors[n].has for n in term if n in cursors))
+        """Whether every factor of a term has an entry here; None for 'always', ABSENT for never."""
+        has = [cursors[n].has for n in term if n in cursors]
+        return ABSENT if ABSENT in has else both(*has)
+
+    def reached(self, cursors: Cursors) -> Expr | None:
+        """Whether any term has an entry here; None for 'always'."""
+        present = [self.present(t, cursors) for t in self.terms]
+        if None in present or (self.one_of and self.one_of <= set(present)):
+            return None
+        out: Expr | None = None
+        for p in present:
+            if p is not None and p != ABSENT:
+                out = p if out is None else Bin("or", out, p)
+        return out
 
 
 def block_scope(body: Stmt) -> Stmt:
