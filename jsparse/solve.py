@@ -181,7 +181,7 @@ def promote(job: Job) -> Job:
 def _cast(x: Any, dtype: Any) -> Any:
     if isinstance(x, SparseArray):
         return x if x.dtype == dtype else x.astype(dtype)
-    return jnp.asarray(x, dtype)
+    return x if isinstance(x, jax.Array) and x.dtype == dtype else jnp.asarray(x, dtype)
 
 
 def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[Problem, list[Any]]:

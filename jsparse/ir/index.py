@@ -99,6 +99,12 @@ class Assignment:
     shares: int | None = None
     vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """All index variables, output first, in order of appearance: the order of the extents."""
+    pattern: Access | None = field(init=False, repr=False, compare=False)
+    """The access whose index arrays give the output's pattern, if the output brings its own.
+
+    None where the pattern is that of an operand, or is what is to be computed (an output dtype of
+    `pattern`).
+    """
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
@@ -109,6 +115,9 @@ class Assignment:
         for access in self.operands:
             seen.update(dict.fromkeys(access.vars))
         object.__setattr__(self, "vars", tuple(seen))
+        own = self.sampled and self.shares is None and self.output.dtype != PATTERN
+        pattern = replace(self.output, name="P", dtype=PATTERN) if own else None
+        object.__setattr__(self, "pattern", pattern)
         key = hash((self.output, self.operands, self.terms, self.shares))
         object.__setattr__(self, "_hash", key)
         used = sorted(f for t in self.terms for f in t.factors)
@@ -134,17 +143,6 @@ class Assignment:
     @property
     def reductions(self) -> tuple[str, ...]:
         return tuple(v for v in self.vars if v not in self.output.vars)
-
-    @property
-    def pattern(self) -> Access | None:
-        """The access whose index arrays give the output's pattern, if the output brings its own.
-
-        None where the pattern is that of an operand, or is what is to be computed (an output
-        dtype of `pattern`).
-        """
-        if not self.sampled or self.shares is not None or self.output.dtype == PATTERN:
-            return None
-        return replace(self.output, name="P", dtype=PATTERN)
 
     def __str__(self) -> str:
         out = str(self.output)

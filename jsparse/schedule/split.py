@@ -110,6 +110,8 @@ def first_pair(
         middle_nse = 0 if result.shares is None else nse[(m, n)[result.shares]]
         middle = Access("T", kept, result.format, pair[0].dtype)
         total = _cost(pair, kept, extent, (nse[m], nse[n])) + (middle_nse if middle_nse else size)
+        if total >= best:  # whatever the rest costs
+            continue
         left = (*(accesses[k] for k in rest), middle)
         total += _cost(left, output, extent, (*(nse[k] for k in rest), middle_nse))
         if total < best:
