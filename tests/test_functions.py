@@ -142,7 +142,7 @@ def pairs(formats: tuple[str, ...], *quick: str) -> list[Any]:
     return [pytest.param(*p, marks=m) for p, m in zip(every, marks, strict=True)]
 
 
-QUICK2 = ("csr csr", "coo coo", "csr csc", "dcsr coo", "dcsc compressed,dense")
+QUICK2 = ("csr csr", "coo coo", "csr csc", "dcsr coo", "dcsc csr", "dcsc compressed,dense")
 QUICK3 = ("csf csf", "coo csf", "dense,dense,compressed coo")
 
 
@@ -158,6 +158,9 @@ def test_elementwise_matrices(left: str, right: str, name: str) -> None:
     assert_same(got, f(x, y))
     assert isinstance(got, js.SparseArray)
     assert_same(jax.jit(f)(a.freeze(), b.freeze()), f(x, y))
+    if name == "multiply":  # the pattern and its values in two kernels
+        roomy = jax.jit(lambda a, b: js.einsum("ij,ij->ij", a, b, nse=35))
+        assert_same(roomy(a, b), f(x, y))
     if left == right:
         assert got.format == a.format
 

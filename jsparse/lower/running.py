@@ -26,7 +26,8 @@ class Running(Walk):
         its = self.iterators(d, cursors)
         c = its.pop(OUTPUT, None)
         required = sum(x.required for x in its.values())
-        if not (self.exact and d and c and self.zips(d, its)) or c.grouped or required == 1:
+        counts = self.exact and d > 0 and required != 1 and self.zips(d, its)
+        if not counts or c is None or c.grouped or c.level + 1 < c.access.format.ndim:
             return super().loop(d, cursors, env)
         p, (lo, _) = Var(c.position), c.bounds()
         skipped, self.counter = self.skipped, p
