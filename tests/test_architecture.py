@@ -29,7 +29,7 @@ LAYERS = (
     "schedule.split",
     "schedule",
     "lower.walk lower.buffers lower.chunks lower.sums lower.products lower.running",
-    "lower.loops lower.kernel lower.packer lower.arrange lower.assemble",
+    "lower.ahead lower.loops lower.kernel lower.packer lower.arrange lower.assemble",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",

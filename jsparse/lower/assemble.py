@@ -55,6 +55,7 @@ from jsparse.ir.loop import (
     type_of,
 )
 from jsparse.lower import arrange
+from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.packer import Group, Packer, groups, output_buffers
@@ -174,6 +175,9 @@ class Merge(Walk):
         return Buffer(f"w_{self.trailing[0]}", self.products.base)
 
     # ------------------------------------------------------------------ loops
+    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+        return fibers_ahead(self.binding, self.order[d], c, p, cursors)
+
     def below(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         return self.leaf(cursors, env) if d == len(self.order) else self.loop(d, cursors, env)
 

@@ -44,6 +44,7 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
+from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.products import Lanes, Products
@@ -306,7 +307,7 @@ class Einsum(Running, Products):
 
     def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
         """Prefetch rows that an entry some nonzeros further on will read, or add to."""
-        out: list[Stmt] = []
+        out = fibers_ahead(self.binding, self.order[d], c, p, cursors)
         vector = self.nest.vector
         for name, distance in self.nest.prefetch:
             if vector is None:
