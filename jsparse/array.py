@@ -24,7 +24,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jsparse.errors import FormatError, StructureError, UnsupportedError
@@ -137,6 +136,7 @@ class SparseArray:
 
         def to(self, format: Format | str, *, nse: int | None = None) -> Any: ...
         def todense(self) -> Any: ...
+        def astype(self, dtype: Any) -> SparseArray: ...
         def to_scipy(self) -> Any: ...
         def to_bcoo(self) -> Any: ...
         def sum(self, axis: Any = None, *, keepdims: bool = False, dtype: Any = None) -> Any: ...
@@ -262,10 +262,6 @@ class SparseArray:
                 f"{self.data.shape}"
             )
         return replace(self, data=data)
-
-    def astype(self, dtype: Any) -> SparseArray:
-        """The array with values of another dtype."""
-        return replace(self, data=jnp.asarray(self.data).astype(dtype))
 
     def freeze(self) -> SparseArray:
         """The array with its structure static: hashed by content, checked once, looked at by the

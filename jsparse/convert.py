@@ -15,6 +15,7 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -339,6 +340,17 @@ def _through_values(a: SparseArray, target: Format, nse: int | None) -> SparseAr
     b = Assignment(out, (access_of(a, "A", names, str(a.dtype)),), (Term((0,)),))
     data = contract(b, extents, [a.data, *a.arrays, *arrays])
     return SparseArray(data, tuple(arrays), a.shape, target.tighten())
+
+
+def astype(a: SparseArray, dtype: Any) -> SparseArray:
+    """The array with values of another dtype.
+
+    Booleans stored twice become one first: they add up to True, not to 2.
+    """
+    last = a.format.sparse_levels[-1]
+    if a.dtype == jnp.bool_ and jnp.dtype(dtype) != jnp.bool_ and not a.format.levels[last].unique:
+        a = to(a, a.format.tighten())
+    return replace(a, data=jnp.asarray(a.data).astype(dtype))
 
 
 def todense(a: SparseArray) -> Any:

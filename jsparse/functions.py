@@ -140,6 +140,8 @@ def multiply(a: Any, b: Any, *, nse: int | None = None) -> Any:
 def _scale(a: Any, s: Any) -> Any:
     if not isinstance(a, SparseArray):
         return jnp.multiply(a, todense(s) if isinstance(s, SparseArray) else s)
+    if a.dtype == jnp.bool_:  # entries stored twice are one before they are numbers
+        a = a.astype(jnp.result_type(a.data, s))
     return replace(a, data=a.data * s)
 
 
@@ -265,7 +267,8 @@ def install() -> None:
         "__sub__": _binary(subtract), "__rsub__": _binary(subtract, True),
         "__truediv__": divide, "__rtruediv__": _binary(divide, True),
         "__neg__": negative, "__pos__": lambda a: a, "__getitem__": getitem,
-        "to": to, "todense": todense, "to_scipy": convert.toscipy, "to_bcoo": convert.tobcoo,
+        "to": to, "astype": convert.astype, "todense": todense,
+        "to_scipy": convert.toscipy, "to_bcoo": convert.tobcoo,
         "sum": sum, "mean": mean, "reshape": _reshape, "conj": conj,
     }  # fmt: skip
     for name, method in table.items():

@@ -19,7 +19,7 @@ import numpy as np
 
 from jsparse import construct
 from jsparse.array import SparseArray, index_dtype
-from jsparse.convert import compact, coo_parts, to, traced
+from jsparse.convert import astype, compact, coo_parts, to, traced
 from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import Format, parse_format
 
@@ -131,8 +131,8 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
     columns: list[list[Any]] = [[] for _ in shape]
     valid: list[Any] = []
     for x in parts:
-        data, coords, count = coo_parts(x)
-        datas.append(data.astype(dtype))
+        data, coords, count = coo_parts(astype(x, dtype))
+        datas.append(data)
         for m, c in enumerate(coords):
             columns[m].append(c + offset if m == axis else c)
         valid.append(jnp.arange(data.shape[0]) < count)

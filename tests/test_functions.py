@@ -522,3 +522,23 @@ def test_numpy_functions_do_not_scatter_a_sparse_array() -> None:
         return
     assert got.dtype != object
     np.testing.assert_array_equal(got, x)
+
+
+@pytest.mark.parametrize("format", ["csr", "coo", "csc"])
+def test_booleans_stored_twice_count_once(format: str) -> None:
+    """They add up to True before they become numbers, whatever asks for numbers."""
+    a, x = operand(seed("twice", format), (4, 5), format, "messy", np.bool_)
+    ones = np.ones(5, np.int32)
+    calls = [
+        (lambda a: a.sum(0), lambda x: x.sum(0)),
+        (lambda a: a @ ones, lambda x: x @ ones),
+        (lambda a: a.astype("int32"), lambda x: x.astype(np.int32)),
+        (lambda a: a * 2, lambda x: x * 2),
+        (lambda a: a + a.astype("int8"), lambda x: x + x.astype(np.int8)),
+        (
+            lambda a: js.concatenate([a.astype("int32"), a]),
+            lambda x: np.concatenate([x.astype(np.int32), x]),
+        ),
+    ]
+    for f, g in calls:
+        assert_same(f(a), g(x))
