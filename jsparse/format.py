@@ -196,17 +196,25 @@ def parse_format(text: str, ndim: int) -> Format:
 
     >>> str(parse_format("csr/int64", 2)), parse_format("csc", 2).order
     ('csr/int64', (1, 0))
+    >>> str(parse_format("csf@2,0,1", 3))
+    'compressed,compressed,compressed@2,0,1'
     """
     body, _, index = text.partition("/")
     body, _, order_text = body.partition("@")
-    if body in PRESETS and not order_text:
+    if body in PRESETS:
         preset = _preset(body, ndim)
         if preset is None:
             raise FormatError(
                 f"format {body!r} has no meaning for {ndim} mode(s); "
                 f"use 'coo' or 'csf', which have any number of modes"
             )
-        return preset.with_index(index or "int32")
+        if not order_text:
+            return preset.with_index(index or "int32")
+        if preset.order != tuple(range(ndim)):
+            raise FormatError(
+                f"format {text!r}: {body!r} has a mode order of its own; write its levels instead"
+            )
+        body = ",".join(str(level) for level in preset.levels)
     if ndim == 0 and not body:
         return Format((), (), index or "int32")
     levels = []

@@ -18,7 +18,7 @@ from cases import assert_same, coordinates, dense_of, operand, pack, scatter, se
 from jax.experimental import sparse as jax_sparse
 
 import jsparse as js
-from jsparse.errors import StructureError
+from jsparse.errors import FormatError, StructureError
 from jsparse.format import parse_format
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -648,3 +648,17 @@ def test_todense_of_results() -> None:
             a, dense = operand(seed(format, fill), (4, 6), format, fill)
             assert_same(js.todense(a), dense)
             assert_same(dense_of(a), dense)
+
+
+@pytest.mark.parametrize(
+    ("text", "ndim", "same"),
+    [
+        ("csf@2,0,1", 3, "compressed,compressed,compressed@2,0,1"),
+        ("coo@1,0", 2, "compressed(-u),singleton@1,0"),
+        ("csr@1,0/int64", 2, "csc/int64"),
+    ],
+)
+def test_a_preset_in_another_mode_order(text: str, ndim: int, same: str) -> None:
+    assert parse_format(text, ndim) == parse_format(same, ndim)
+    with pytest.raises(FormatError, match="mode order of its own"):
+        parse_format("csc@0,1", 2)
