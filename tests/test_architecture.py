@@ -237,7 +237,7 @@ DOCUMENTS = ("README.md", "CONTRIBUTING.md")
 def test_document(name: str) -> None:
     """Short, about the project alone, and every file that it names exists."""
     text = (ROOT / name).read_text()
-    assert text.count("\n") <= 140
+    assert text.count("\n") <= 120
     places = re.findall(
         r"(?<![\w.:/~>])/(?:root|home|work|tmp|usr|opt|var|etc|mnt|data)\b\S*", text
     )

@@ -67,11 +67,13 @@ def lower(nest: Nest) -> Kernel:
 
 
 def _scatter_dtype(nest: Nest) -> str:
-    """The dtype in which sums are added in memory: wider than a 16-bit output."""
+    """The dtype in which sums are added in memory: wider than a 16-bit output, and than a float32
+    one that is `widened`.
+    """
     dtype = nest.assignment.output.dtype
     if not adds(nest) or nest.workspace is not None:
         return dtype
-    return WIDE.get(dtype, dtype)
+    return "float64" if nest.widened else WIDE.get(dtype, dtype)
 
 
 def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:

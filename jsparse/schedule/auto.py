@@ -10,6 +10,7 @@ may read dense operands in another layout: their formats say so.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -29,6 +30,7 @@ from jsparse.schedule.directives import (
     Schedule,
     Unroll,
     Vectorize,
+    Widen,
 )
 from jsparse.schedule.stats import Stats, estimate
 from jsparse.target import Target, host
@@ -38,6 +40,7 @@ MAX_ORDERS = 120
 MOST_REGISTERS = 8  # accumulators of a vector loop
 AHEAD = 16  # nonzeros between asking for a row and using it
 STREAM_AHEAD = 256  # entries between asking for stored ones and using them
+EXACT = 1 << 24  # additions of one that a float32 sum still counts
 SHORT = 24  # entries of a fiber from which partial sums pay: shorter ones overlap by themselves
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
@@ -331,6 +334,19 @@ def _streams(a: Assignment, v: str, stats: tuple[Stats, ...]) -> Iterator[str]:
             yield x.name
 
 
+def _additions(a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
+    """At most how many products are added, to all of the output."""
+    total = 0.0
+    for term in a.terms:
+        most = math.prod(float(extents[v]) for v in a.vars)
+        for n in term.factors:
+            x = a.operands[n]
+            entries = stats[n].positions[-1] if stats[n].positions else 1.0
+            most = min(most, entries * math.prod(extents[v] for v in a.vars if v not in x.vars))
+        total += most
+    return total
+
+
 def _finish(
     a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
 ) -> Schedule:
@@ -349,6 +365,12 @@ def _finish(
             schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
         elif reduction and (best.vector is None or (vector_out and best.vector[2] <= 4)):
             schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
+    complete = max((d for d, v in enumerate(best.order) if v in a.output.vars), default=-1)
+    repeated = any(not level.unique for x in a.operands for level in x.format.levels)
+    in_memory = (Nest(a, best.order).first_reduction <= complete or repeated) and not best.workspace
+    scalar = best.vector is None and a.output.dtype == "float32"
+    if scalar and in_memory and _additions(a, extents, stats) > EXACT:
+        schedule.append(Widen(a.output.name))
     if (
         best.order
         and best.order[0] in a.output.vars

@@ -29,7 +29,8 @@ class Nest:
     unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
     parallel: str | None = None
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
-    prefetch: tuple[tuple[str, int], ...] = ()  # (dense operand, nonzeros ahead)
+    prefetch: tuple[tuple[str, int], ...] = ()  # (operand, entries ahead)
+    widened: bool = False  # whether float32 sums in memory are float64
 
     @property
     def first_reduction(self) -> int:
@@ -284,7 +285,26 @@ class Prefetch(Directive):
         return replace(nest, prefetch=(*nest.prefetch, (self.operand, self.distance)))
 
 
-_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Parallelize)
+@dataclass(frozen=True, slots=True)
+class Widen(Directive):
+    """Add float32 sums of the scalar output `operand` in memory as float64, and narrow them at the
+    end: a float32 stops growing at 2^24 ones.
+
+       forall i, j: Y[j] += A[i,j]        widen(Y)
+    -> W = 0; forall i, j: W[j] += A[i,j]; forall j: Y[j] = W[j]
+    """
+
+    operand: str
+    name = "widen"
+
+    def apply(self, nest: Nest) -> Nest:
+        out = nest.assignment.output
+        self.need(self.operand == out.name, f"only the output, {out.name}, is added to")
+        self.need(out.dtype == "float32" and nest.vector is None, "only scalar float32 sums")
+        return replace(nest, widened=True)
+
+
+_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Widen, Parallelize)
 DIRECTIVES = {c.name: c for c in _KINDS}
 Schedule = tuple[Directive, ...]
 
