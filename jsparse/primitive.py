@@ -410,38 +410,28 @@ def _assemble_cpu(ctx: Any, *operands: Any, **params: Any) -> Any:
     return _lower_spec(ctx, operands, spec, extents)
 
 
-def _assemble_reference(
-    *flat: Any,
-    assignment: Assignment,
-    work: str,
-    count: bool,
-    extents: tuple[int, ...],
-    capacity: tuple[int, ...],
-    batch: Batch,
-) -> Any:
-    def one(*flat: Any) -> Any:
-        return reference.assemble(assignment, work, count, extents, capacity, flat)
+def _assemble_by(assemble: Callable[..., Any]) -> Callable[..., Any]:
+    """The primitive in JAX: by `reference`, or by `fallback`, which checks."""
 
-    return mapped(one, batch)(*flat)
+    def program(
+        *flat: Any,
+        assignment: Assignment,
+        work: str,
+        count: bool,
+        extents: tuple[int, ...],
+        capacity: tuple[int, ...],
+        batch: Batch,
+    ) -> Any:
+        def one(*flat: Any) -> Any:
+            return assemble(assignment, work, count, extents, capacity, flat)
 
+        return mapped(one, batch)(*flat)
 
-def _assemble_checked(
-    *flat: Any,
-    assignment: Assignment,
-    work: str,
-    count: bool,
-    extents: tuple[int, ...],
-    capacity: tuple[int, ...],
-    batch: Batch,
-) -> Any:
-    def one(*flat: Any) -> Any:
-        return fallback.assemble(assignment, work, count, extents, capacity, flat)
-
-    return mapped(one, batch)(*flat)
+    return program
 
 
-_assemble_default = mlir.lower_fun(_assemble_reference, multiple_results=True)
-_assemble_fallback = mlir.lower_fun(_assemble_checked, multiple_results=True)
+_assemble_default = mlir.lower_fun(_assemble_by(reference.assemble), multiple_results=True)
+_assemble_fallback = mlir.lower_fun(_assemble_by(fallback.assemble), multiple_results=True)
 assemble_p.def_abstract_eval(_assemble_abstract)
 assemble_p.def_impl(partial(xla.apply_primitive, assemble_p))
 mlir.register_lowering(assemble_p, _assemble_default)
