@@ -447,16 +447,14 @@ def test_training_loop_traces_once() -> None:
 
 @pytest.mark.parametrize("row", thinned(TABLE, 12))
 def test_the_reference_takes_every_transformation(row: Row) -> None:
+    sparse, dense, values = case(row)
+    everywhere = tuple(range(len(values)))
+    batch = [jnp.stack([v, -v]) for v in values]
+    gradients, many = jax.grad(weighted(dense), everywhere)(*values), jax.vmap(dense)(*batch)
     with config.override(backend="reference"):
         jax.clear_caches()
-        sparse, dense, values = case(row)
-        everywhere = tuple(range(len(values)))
-        close(
-            jax.jit(jax.grad(weighted(sparse), everywhere))(*values),
-            jax.grad(weighted(dense), everywhere)(*values),
-        )
-        batch = [jnp.stack([v, -v]) for v in values]
-        close(jax.jit(jax.vmap(sparse))(*batch), jax.vmap(dense)(*batch))
+        close(jax.jit(jax.grad(weighted(sparse), everywhere))(*values), gradients)
+        close(jax.jit(jax.vmap(sparse))(*batch), many)
     jax.clear_caches()
 
 
