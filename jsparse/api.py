@@ -12,7 +12,6 @@ primitive.  Called eagerly all of that runs inside a cached `jax.jit`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -26,6 +25,7 @@ from jsparse.format import Format
 from jsparse.ir.index import Term
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
+from jsparse.record import record, replace
 from jsparse.schedule.directives import Directive, Schedule, parse_schedule
 from jsparse.solve import Job, Problem, Wish, agree, operand, prepare, promote, solve
 
@@ -106,7 +106,7 @@ def _on_device(x: Any) -> Any:
     return x if isinstance(x, (SparseArray, jax.Array)) else jnp.asarray(x)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Program:
     """A jitted einsum whose result is dense or takes an operand's pattern: what a repeated eager
     call runs.

@@ -19,7 +19,7 @@ import hashlib
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ import numpy as np
 
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format
+from jsparse.record import replace
 
 
 class Pattern:

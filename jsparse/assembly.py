@@ -7,7 +7,6 @@ count_and_fill(call, Y[i,k] = A[i,j] * B[j,k], [A1_pos, A1_crd, B1_pos, B1_crd])
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from jsparse.ir.index import Assignment
 from jsparse.lower import assemble
 from jsparse.primitive import Arrays, assemble_p, sizes_of, use_kernel, value_slots
+from jsparse.record import replace
 from jsparse.schedule import auto
 
 

@@ -7,7 +7,6 @@ contract(Y[i,k] = A[i,j] * B[j,k], extents, [A_vals, A1_pos, A1_crd, B_vals]) ->
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -32,6 +31,7 @@ from jsparse.primitive import (
     value_slots,
     vary_together,
 )
+from jsparse.record import replace
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Schedule
 
@@ -156,7 +156,7 @@ def _dot(a: Assignment, flat: Arrays, place: NamedSharding | None) -> Any:
         place = NamedSharding(place.mesh, PartitionSpec(*[cuts[v] for v in order]))
     numbers = (places(summed), places(batch))
     result = jax.lax.dot_general(flat[0], flat[1], numbers, out_sharding=place)
-    return jnp.transpose(result, [order.index(v) for v in out])
+    return result if order == out else jnp.transpose(result, [order.index(v) for v in out])
 
 
 def bind_planned(a: Assignment, extents: dict[str, int], flat: Arrays, batch: Batch = ()) -> Any:

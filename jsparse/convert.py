@@ -15,7 +15,6 @@ import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -29,10 +28,11 @@ from jsparse.array import Pattern, SparseArray, index_dtype, validate
 from jsparse.assembly import count_and_fill, eager
 from jsparse.contract import contract
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
-from jsparse.format import Format, as_format, parse_format
+from jsparse.format import Format, as_format, dtype_name, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble
 from jsparse.primitive import assemble_p, vary_together
+from jsparse.record import replace
 
 _LETTERS = "ijklmnopqrstuvwxyzabcdefgh"
 
@@ -283,13 +283,13 @@ def permuted(data: Any, perm: Any, start: Any, merge: bool, inside: bool = False
         names = Access(
             "A",
             ("q0", "p0"),
-            parse_format("csr", 2).with_index(str(perm.dtype)).loosen(ordered=False),
+            parse_format("csr", 2).with_index(dtype_name(perm.dtype)).loosen(ordered=False),
             PATTERN,
         )
         rest = letters(data.ndim - 1)  # elements of dense tails
         dense = parse_format("dense", data.ndim)
-        values = Access("B", ("p0", *rest), dense, str(data.dtype))
-        out = Access("Y", ("q0", *rest), dense, str(data.dtype))
+        values = Access("B", ("p0", *rest), dense, dtype_name(data.dtype))
+        out = Access("Y", ("q0", *rest), dense, dtype_name(data.dtype))
         m = Assignment(out, (names, values), (Term((0, 1)),))
         extents = {"q0": nse, "p0": data.shape[0], **dict(zip(rest, data.shape[1:], strict=True))}
         return contract(m, extents, [start, perm, data])
@@ -336,8 +336,8 @@ def _through_values(a: SparseArray, target: Format, nse: int | None) -> SparseAr
     p = Assignment(Access("Y", names, target.tighten(), PATTERN), (source,), (Term((0,)),))
     room = nse if nse is not None else a.nse if traced(*a.arrays) else None
     arrays = assemble_pattern(p, extents, list(a.arrays), room, "to")
-    out = Access("Y", names, target.tighten(), str(a.dtype))
-    b = Assignment(out, (access_of(a, "A", names, str(a.dtype)),), (Term((0,)),))
+    out = Access("Y", names, target.tighten(), dtype_name(a.dtype))
+    b = Assignment(out, (access_of(a, "A", names, dtype_name(a.dtype)),), (Term((0,)),))
     data = contract(b, extents, [a.data, *a.arrays, *arrays])
     return SparseArray(data, tuple(arrays), a.shape, target.tighten())
 
@@ -358,8 +358,8 @@ def todense(a: SparseArray) -> Any:
     if not isinstance(a, SparseArray):
         return jnp.asarray(a)
     names = letters(a.ndim)
-    out = Access("Y", names, parse_format("dense", a.ndim), str(a.dtype))
-    b = Assignment(out, (access_of(a, "A", names, str(a.dtype)),), (Term((0,)),))
+    out = Access("Y", names, parse_format("dense", a.ndim), dtype_name(a.dtype))
+    b = Assignment(out, (access_of(a, "A", names, dtype_name(a.dtype)),), (Term((0,)),))
     return contract(b, dict(zip(names, a.shape, strict=True)), [a.data, *a.arrays])
 
 

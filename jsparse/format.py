@@ -17,12 +17,13 @@ promise convert first.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from jsparse.errors import FormatError
 from jsparse.levels import LEVELS, Compressed, Dense, Level, Singleton
+from jsparse.record import replace
 
 INDEX_DTYPES = ("int32", "int64")
 
@@ -131,7 +132,18 @@ class Format:
 
     def array_names(self) -> tuple[tuple[int, str], ...]:
         """(level, role) of every index array, in storage order."""
-        return tuple((n, role) for n, level in enumerate(self.levels) for role in level.arrays)
+        return _array_names(self)
+
+
+@cache
+def dtype_name(dtype: Any) -> str:
+    """The name of a NumPy dtype; remembered, for NumPy puts it together anew each time."""
+    return str(dtype)
+
+
+@cache
+def _array_names(f: Format) -> tuple[tuple[int, str], ...]:
+    return tuple((n, role) for n, level in enumerate(f.levels) for role in level.arrays)
 
 
 @cache

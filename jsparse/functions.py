@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from jsparse.array import SparseArray, require_sparse
 from jsparse.convert import letters, to, todense
 from jsparse.errors import EinsumError, UnsupportedError
 from jsparse.ir.index import Term
+from jsparse.record import replace
 from jsparse.solve import Problem, Wish, operand
 from jsparse.structure import getitem, mode_numbers, reshape, select
 

@@ -12,12 +12,11 @@ output only once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.errors import EinsumError
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Einsum:
     """Index variables of each operand and of the output, one for each mode."""
 

@@ -8,7 +8,6 @@ with compiled programs, so that another process can build the same kernel again.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import lru_cache
 
 from jsparse import config
@@ -19,11 +18,12 @@ from jsparse.ir.index import Assignment, parse_assignment
 from jsparse.ir.loop import Kernel
 from jsparse.lower import assemble
 from jsparse.lower import kernel as values
+from jsparse.record import record
 from jsparse.schedule import directives
 from jsparse.schedule.directives import Schedule, parse_schedule
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spec:
     """A kernel to be: what it computes, and how.
 

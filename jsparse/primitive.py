@@ -30,6 +30,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jsparse import config, fallback, ffi, partition, pipeline, reference
 from jsparse.codegen import build
 from jsparse.errors import StructureError
+from jsparse.format import dtype_name
 from jsparse.ir.index import PATTERN, Access, Assignment
 from jsparse.lower import assemble
 from jsparse.schedule import auto
@@ -221,7 +222,7 @@ def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None
         nse = by_name[n, "crd"].shape[0] if (n, "crd") in by_name else 0
         for role in level.arrays:
             want, got = level.array_size(role, parents, nse), by_name[n, role]
-            if got.shape != (want,) or str(got.dtype) != access.format.index:
+            if got.shape != (want,) or dtype_name(got.dtype) != access.format.index:
                 raise StructureError(
                     f"{what}, level {n}: {role} is {got.dtype}{list(got.shape)}, expected "
                     f"{access.format.index}[{want}]; the index arrays do not fit shape and format"
@@ -230,7 +231,7 @@ def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None
     if values is None:
         return
     known = all(isinstance(s, int) for s in values.shape)
-    if str(values.dtype) != access.dtype or (known and math.prod(values.shape) != parents):
+    if dtype_name(values.dtype) != access.dtype or (known and math.prod(values.shape) != parents):
         raise StructureError(
             f"{what}: values are {values.dtype}{list(values.shape)}, expected {access.dtype} "
             f"and {parents} of them"

@@ -21,7 +21,7 @@ without the kernels' wider accumulators.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -31,6 +31,7 @@ from jax import lax
 from jsparse.format import parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble as patterns
+from jsparse.record import replace
 
 Arrays = Sequence[Any]
 Extents = dict[str, Any]

@@ -12,7 +12,6 @@ vmap       over values: a fresh variable, the first mode of what is dense, a den
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -35,6 +34,7 @@ from jsparse.primitive import (
     unbatched,
     value_slots,
 )
+from jsparse.record import replace
 from jsparse.schedule import storage
 
 

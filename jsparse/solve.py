@@ -8,7 +8,6 @@ solve     split off a pair; or make sparse operands agree in storage order; then
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,8 +21,9 @@ from jsparse.assembly import values_fuse
 from jsparse.contract import contract, guessed
 from jsparse.convert import access_of, assemble_pattern, to, traced
 from jsparse.errors import EinsumError, FormatError
-from jsparse.format import Format, as_format, parse_format
+from jsparse.format import Format, as_format, dtype_name, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
+from jsparse.record import record, replace
 from jsparse.schedule import split, storage
 from jsparse.schedule.directives import Schedule
 from jsparse.schedule.infer import Output, infer
@@ -55,7 +55,7 @@ def _dtype(operands: list[Any]) -> Any:
     return jnp.result_type(*[x.data if isinstance(x, SparseArray) else x for x in operands])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Problem:
     """A sum of products over named operands: what `einsum`, `add` and friends have in common."""
 
@@ -65,7 +65,7 @@ class Problem:
     terms: tuple[Term, ...]
 
 
-@dataclass(frozen=True)
+@record
 class Wish:
     """What a caller may say of the result and of how to get it; see `einsum`."""
 
@@ -75,7 +75,7 @@ class Wish:
     schedule: Schedule | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Job:
     """A problem with its operands, promoted and ready to run, and what inference decided.
 
@@ -131,9 +131,9 @@ def prepare(
     dtype = jnp.dtype(_dtype(ops))
     trusted = tuple(isinstance(x, SparseArray) and x.frozen for x in ops)
     accesses = tuple(
-        access_of(x, operand_name(n), names, str(dtype))
+        access_of(x, operand_name(n), names, dtype_name(dtype))
         if isinstance(x, SparseArray)
-        else Access(operand_name(n), names, parse_format("dense", len(names)), str(dtype))
+        else Access(operand_name(n), names, parse_format("dense", len(names)), dtype_name(dtype))
         for n, (x, names) in enumerate(zip(ops, problem.inputs, strict=True))
     )
     job = Job(
@@ -219,7 +219,7 @@ def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
             return solve(_pairwise(job, pair, wish), wish, trusted_like)
     job = agree(job, wish)
     like = wish.like
-    out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
+    out = Access("Y", job.problem.output, job.output.format, dtype_name(job.dtype))
     if like is not None:
         trust = like.frozen if trusted_like is None else trusted_like
         out = replace(out, trusted=trust, known=like.pattern)
@@ -280,7 +280,7 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     for n in job.sparse:
         if not accesses[n].format.canonical:
             convert_operand(n, accesses[n].format.tighten())
-    out = Access("Y", job.problem.output, job.output.format, str(job.dtype))
+    out = Access("Y", job.problem.output, job.output.format, dtype_name(job.dtype))
     a = Assignment(out, tuple(accesses), job.problem.terms)
     nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
     for n, order in storage.storage(a, guessed(job.extent[v] for v in a.vars), nse).items():
@@ -294,7 +294,7 @@ def _gathering(job: Job) -> Job:
     if not known or not job.output.format.is_dense:
         return job
     a = Assignment(
-        Access("Y", job.problem.output, job.output.format, str(job.dtype)),
+        Access("Y", job.problem.output, job.output.format, dtype_name(job.dtype)),
         job.accesses,
         job.problem.terms,
     )

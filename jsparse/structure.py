@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from jsparse.array import SparseArray, index_dtype
 from jsparse.convert import astype, compact, coo_parts, to, traced
 from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import Format, parse_format
+from jsparse.record import replace
 
 
 def mode_numbers(axis: Any, ndim: int) -> tuple[int, ...]:

@@ -20,7 +20,7 @@ PACKAGE = ROOT / "jsparse"
 
 # Every module, lowest first: each imports only from those before it. An entry is a layer.
 LAYERS = (
-    "errors target config",
+    "errors record target config",
     "ir.loop ir.rewrite ir.verify ir.interpret",
     "levels.level levels.dense levels.compressed levels.singleton levels",
     "format parse ir.index ir",

@@ -55,6 +55,8 @@ def c_type(dtype: str, lanes: int = 1) -> str:
 def literal(value: int | float | bool, dtype: str) -> str:
     """A constant as a C literal of its dtype."""
     match dtype:
+        case "int64":
+            return str(value) if abs(value) < 2**31 else f"INT64_C({value})"
         case "bool":
             return "true" if value else "false"
         case "float32":
@@ -65,8 +67,6 @@ def literal(value: int | float | bool, dtype: str) -> str:
             raise InternalError(f"a {dtype} constant; sums are float32")
         case "complex64" | "complex128":
             return f"{c_type(dtype)}({float(value)})"
-        case "int64":
-            return str(value) if abs(value) < 2**31 else f"INT64_C({value})"
         case _:
             return str(int(value))
 
@@ -75,7 +75,7 @@ def widened(e: Expr) -> Expr:
     """A load of an index array where C itself widens it to 64 bits: initialised from, or compared
     with, an int64.
     """
-    return e.a if isinstance(e, loop.Cast) and e.dtype == INT and isinstance(e.a, loop.Load) else e
+    return e.a if type(e) is loop.Cast and e.dtype == INT and type(e.a) is loop.Load else e
 
 
 @dataclass(slots=True)
@@ -114,6 +114,9 @@ class CStyle:
     # ----------------------------------------------------------- expressions
     def expr(self, e: Expr, above: int = 0) -> str:
         """The text of `e`, in parentheses if it binds less than `above`."""
+        if type(e) is loop.Var:  # every second expression
+            self.names.variables[e.name] = e
+            return e.name
         text, precedence = _EXPRESSIONS[type(e)](self, e)
         return f"({text})" if precedence < above else text
 
@@ -124,10 +127,6 @@ class CStyle:
     def _const(self, e: loop.Const) -> tuple[str, int]:
         text = literal(e.value, e.dtype)
         return text, _UNARY if text[0] == "-" else _ATOM
-
-    def _var(self, e: loop.Var) -> tuple[str, int]:
-        self.names.variables[e.name] = e
-        return e.name, _ATOM
 
     def _dim(self, e: loop.Dim) -> tuple[str, int]:
         return self.dim(e.buffer, e.axis), _ATOM
@@ -207,7 +206,7 @@ class CStyle:
 
     def _block(self, s: loop.Block) -> None:
         for x in s.stmts:
-            self.stmt(x)
+            _STATEMENTS[type(x)](self, x)
 
     def _decl(self, s: loop.Decl) -> None:
         var = s.var
@@ -305,7 +304,6 @@ class CStyle:
 
 _EXPRESSIONS: dict[type, Callable[[CStyle, Any], tuple[str, int]]] = {
     loop.Const: CStyle._const,
-    loop.Var: CStyle._var,
     loop.Dim: CStyle._dim,
     loop.Extent: CStyle._extent,
     loop.Threads: CStyle._threads,

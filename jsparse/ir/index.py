@@ -19,16 +19,17 @@ given and only its values are computed; `like(A)` takes the pattern of A.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from functools import cache
 
 from jsparse.errors import InternalError
 from jsparse.format import Format, parse_format
+from jsparse.record import record, replace
 
 PATTERN = "pattern"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Op:
     """A reduction or product operator: neutral element, and the C operator that loop IR calls by
     the same name.
@@ -49,7 +50,7 @@ def semiring(dtype: str) -> tuple[Op, Op]:
     return OR_AND if dtype == "bool" else PLUS_TIMES
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Access:
     """A tensor read or written at index variables, one for each mode."""
 
@@ -70,16 +71,17 @@ class Access:
     """Variables that index a level with stored coordinates."""
 
     def __post_init__(self) -> None:
-        names = tuple(self.vars[m] for m in self.format.order)
+        names = tuple([self.vars[m] for m in self.format.order])
+        sparse = tuple([names[n] for n in self.format.sparse_levels])
         object.__setattr__(self, "level_vars", names)
-        object.__setattr__(self, "sparse_vars", tuple(names[n] for n in self.format.sparse_levels))
+        object.__setattr__(self, "sparse_vars", sparse)
 
     def __str__(self) -> str:
         trust = "!!" if self.exact else "!" if self.trusted else ""
         return f"{self.name}[{','.join(self.vars)}]:{self.format}{trust}:{self.dtype}"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Term:
     """A signed product of operands, by number."""
 
@@ -87,7 +89,7 @@ class Term:
     sign: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assignment:
     """output[…] = sum over the other variables of the terms.  `shares`: the operand whose pattern
     the output takes.

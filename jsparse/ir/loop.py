@@ -15,14 +15,16 @@ chunks - 1 in any order, on any threads: iterations touch disjoint outputs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from jsparse.record import record
 
 INT = "int64"
 BOOL = "bool"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Buffer:
     """A flat array the kernel was handed (`where` = "arg" or "result", with its number) or
     allocated ("scratch").
@@ -35,20 +37,20 @@ class Buffer:
 
 
 # ---------------------------------------------------------------- expressions
-@dataclass(frozen=True, slots=True)
+@record
 class Const:
     value: int | float | bool
     dtype: str = INT
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Var:
     name: str
     dtype: str = INT
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dim:
     """Extent `axis` of an argument or result buffer, as the caller passed it."""
 
@@ -56,21 +58,21 @@ class Dim:
     axis: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Extent:
     """Number `number` of the extents that the caller passed beside the buffers."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Load:
     buffer: Buffer
     index: Expr
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bin:
     """`op` is one of + - * / % min max & | (values and integers), < <= > >= == != (compare), and
     or (logic).
@@ -81,25 +83,25 @@ class Bin:
     b: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Neg:
     a: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cast:
     dtype: str
     a: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Select:
     cond: Expr
     a: Expr
     b: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Keep:
     """The scalar `a` if `cond`, else zero; `a` is evaluated in any case, without a branch."""
 
@@ -107,7 +109,7 @@ class Keep:
     a: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Splat:
     """The scalar `a` in every one of `lanes` lanes."""
 
@@ -115,7 +117,7 @@ class Splat:
     lanes: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HSum:
     """The lanes of `a` reduced with `op`, halves first, so that the order is fixed."""
 
@@ -123,7 +125,7 @@ class HSum:
     op: str = "+"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     """A helper of `csrc/cpu` (see `HELPERS`); integer result."""
 
@@ -131,7 +133,7 @@ class Call:
     args: tuple[Expr | Buffer, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Threads:
     """How many threads `Parallel` can use."""
 
@@ -155,7 +157,7 @@ Expr = (
 
 
 # ----------------------------------------------------------------- statements
-@dataclass(frozen=True, slots=True)
+@record
 class Decl:
     """A new variable.  `mutable` ones may be assigned later."""
 
@@ -164,13 +166,13 @@ class Decl:
     mutable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assign:
     var: Var
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Store:
     """buffer[index] = value, or with `op` buffer[index] = buffer[index] op value."""
 
@@ -181,7 +183,7 @@ class Store:
     lanes: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class For:
     var: Var
     lo: Expr
@@ -190,35 +192,35 @@ class For:
     step: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class While:
     cond: Expr
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class If:
     cond: Expr
     then: Stmt
     other: Stmt | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Block:
     stmts: tuple[Stmt, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Break:
     pass
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Comment:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Scratch:
     """Allocate `size` elements for `buffer`; `zero` fills them."""
 
@@ -227,7 +229,7 @@ class Scratch:
     zero: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parallel:
     """Run `body` for `var` = 0 … chunks - 1 on the threads of the caller's pool."""
 
@@ -236,7 +238,7 @@ class Parallel:
     body: Stmt
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Do:
     """A helper called for its effect on buffers."""
 
@@ -244,7 +246,7 @@ class Do:
     args: tuple[Expr | Buffer, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Raise:
     """Report a fault (`kind` of csrc/abi.h) and leave the kernel, or the chunk."""
 
@@ -256,7 +258,7 @@ class Raise:
     limit: Expr
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     """Report a fault and leave, as `Raise` does, if an index array leads out of bounds.
 
@@ -293,7 +295,7 @@ Stmt = (
 CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY = 1, 2, 3, 4  # csrc/abi.h
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Kernel:
     """One entry: its buffers in the caller's order and its body."""
 
@@ -307,6 +309,7 @@ class Kernel:
 ZERO, ONE = Const(0), Const(1)
 TRUE = Const(True, BOOL)
 
+_TRUTH = frozenset(("<", "<=", ">", ">=", "==", "!=", "and", "or"))
 _FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
@@ -320,16 +323,20 @@ def binary(op: str, a: Expr, b: Expr) -> Expr:
     """`Bin` with integer constants folded and neutral elements dropped: x + 0 = x, x * 1 = x, x *
     0 = 0.
     """
-    if isinstance(a, Const) and isinstance(b, Const) and a.dtype == b.dtype == INT and op in _FOLD:
-        return Const(_FOLD[op](a.value, b.value))
-    if op == "+" and a == ZERO:
+    x = a.value if type(a) is Const and a.dtype == INT else None
+    y = b.value if type(b) is Const and b.dtype == INT else None
+    if x is None and y is None:
+        return Bin(op, a, b)
+    if x is not None and y is not None and op in _FOLD:
+        return Const(_FOLD[op](x, y))
+    if op == "+" and x == 0:
         return b
-    if op in "+-" and b == ZERO:
+    if op in "+-" and y == 0:
         return a
-    if op == "*" and ONE in (a, b):
-        return b if a == ONE else a
-    if op == "*" and ZERO in (a, b):
+    if op == "*" and (x == 0 or y == 0):
         return ZERO
+    if op == "*" and (x == 1 or y == 1):
+        return b if x == 1 else a
     return Bin(op, a, b)
 
 
@@ -367,28 +374,25 @@ def block(*stmts: Stmt | None) -> Stmt:
 
 def type_of(e: Expr) -> tuple[str, int]:
     """(dtype, lanes) of an expression."""
-    match e:
-        case Const(_, dtype):
-            return dtype, 1
-        case Var(_, dtype, lanes):
-            return dtype, lanes
-        case Load(buffer, _, lanes):
-            return buffer.dtype, lanes
-        case Bin(op, a, b):
-            if op in ("<", "<=", ">", ">=", "==", "!=", "and", "or"):
-                return BOOL, 1
-            (da, la), (_, lb) = type_of(a), type_of(b)
-            return da, max(la, lb)
-        case Neg(a):
-            return type_of(a)
-        case Cast(dtype, a):
-            return dtype, type_of(a)[1]
-        case Select(_, a, _) | Keep(_, a):
-            return type_of(a)
-        case Splat(a, lanes):
-            return type_of(a)[0], lanes
-        case HSum(a, _):
-            return type_of(a)[0], 1
-        case Dim() | Extent() | Call() | Threads():
-            return INT, 1
+    if isinstance(e, Var):
+        return e.dtype, e.lanes
+    if isinstance(e, Load):
+        return e.buffer.dtype, e.lanes
+    if isinstance(e, Bin):
+        if e.op in _TRUTH:
+            return BOOL, 1
+        (dtype, lanes), (_, more) = type_of(e.a), type_of(e.b)
+        return dtype, max(lanes, more)
+    if isinstance(e, Const):
+        return e.dtype, 1
+    if isinstance(e, Cast):
+        return e.dtype, type_of(e.a)[1]
+    if isinstance(e, Splat):
+        return type_of(e.a)[0], e.lanes
+    if isinstance(e, HSum):
+        return type_of(e.a)[0], 1
+    if isinstance(e, (Neg, Select, Keep)):
+        return type_of(e.a)
+    if isinstance(e, (Dim, Extent, Call, Threads)):
+        return INT, 1
     raise TypeError(f"not a loop expression: {e!r}")

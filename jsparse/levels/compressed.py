@@ -9,13 +9,12 @@ Space beyond the last `pos` is capacity: never read, so padding is free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.ir.loop import INT, ONE, Cast, Expr, Load, add
 from jsparse.levels.level import Level, Storage
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Compressed(Level):
     kind = "compressed"
     arrays = ("pos", "crd")

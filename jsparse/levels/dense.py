@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.ir.loop import Expr, add, mul
 from jsparse.levels.level import Level, Storage
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dense(Level):
     kind = "dense"
     full = True

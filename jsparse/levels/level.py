@@ -18,13 +18,13 @@ arithmetic), `ordered` (coordinates of a fiber ascend), `unique` (no coordinate 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from jsparse.ir.loop import Buffer, Expr
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Storage:
     """Where the generated code finds one level of one tensor: its arrays by role, its extent, its
     number.
@@ -38,7 +38,7 @@ class Storage:
         return self.arrays[role]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Level(ABC):
     """A level format; equal by kind and properties."""
 

@@ -7,13 +7,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.ir.loop import INT, Cast, Expr, Load
 from jsparse.levels.level import Level, Storage
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Singleton(Level):
     kind = "singleton"
     branchless = True

@@ -23,7 +23,8 @@ coordinate is appended (`fuses`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from jsparse.ir.index import PATTERN, Assignment, semiring
 from jsparse.ir.loop import (
@@ -61,6 +62,7 @@ from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts
 from jsparse.lower.packer import Group, Packer, groups, output_buffers
 from jsparse.lower.products import Products
 from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.record import replace
 from jsparse.schedule.directives import Nest
 
 TOUCHED = Buffer("touched", INT, "set")
@@ -80,17 +82,17 @@ class Merge(Walk):
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
     cut: bool = False  # whether the loops are in chunks
 
-    @property
+    @cached_property
     def outputs(self) -> tuple[str, ...]:
         """Output variables that the pattern stores: those up to the last sparse level."""
         a = self.assignment.output
         return a.level_vars[: max(a.format.sparse_levels) + 1]
 
-    @property
+    @cached_property
     def first_reduction(self) -> int:
         return next((d for d, v in enumerate(self.order) if v not in self.outputs), len(self.order))
 
-    @property
+    @cached_property
     def trailing(self) -> tuple[str, ...]:
         return tuple(v for v in self.outputs if v in self.order[self.first_reduction :])
 

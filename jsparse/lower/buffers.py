@@ -9,8 +9,6 @@ own pattern.  Names follow from operand and level: `A_vals`, `A1_pos`, `A1_crd`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.ir.index import PATTERN, Access, Assignment
 from jsparse.ir.loop import (
     CRD_OUT_OF_RANGE,
@@ -29,11 +27,12 @@ from jsparse.ir.loop import (
 )
 from jsparse.levels import Storage
 from jsparse.lower.walk import Cursor
+from jsparse.record import record
 
 OUTPUT = -1  # the operand number of the output in cursors and faults
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tensor:
     """An access with its buffers."""
 
@@ -46,7 +45,7 @@ class Tensor:
         return Cursor(self.access, self.storage, required)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Binding:
     """All tensors of a kernel, its argument buffers in order, and its extents as expressions."""
 

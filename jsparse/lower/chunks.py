@@ -9,7 +9,6 @@ Each chunk checks the index arrays that it reads, where the loop splits them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from jsparse.ir.loop import (
     INT,
@@ -33,6 +32,7 @@ from jsparse.ir.loop import (
 )
 from jsparse.lower.buffers import Tensor, checks
 from jsparse.lower.walk import Cursor, Cursors, Env
+from jsparse.record import record
 
 GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds
 CHUNKS_PER_THREAD = 64  # what a chunk checks is still in cache when it is used
@@ -40,7 +40,7 @@ ROWS_PER_THREAD = 8  # chunks where each has a workspace
 FIBER = 8  # guessed entries in a fiber that the loop does not split
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cut:
     """How to cut the loop over `var`: over its values, or over the positions of `driver`."""
 

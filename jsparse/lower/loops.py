@@ -14,7 +14,8 @@ several loops accumulates in float64; within one long loop it has several partia
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from jsparse.ir.index import semiring
 from jsparse.ir.loop import (
@@ -51,6 +52,7 @@ from jsparse.lower.products import Lanes, Products
 from jsparse.lower.running import Running
 from jsparse.lower.sums import adds, position_row, tree
 from jsparse.lower.walk import Cursor, Cursors, Env, block_scope
+from jsparse.record import replace
 
 
 @dataclass
@@ -69,23 +71,30 @@ class Einsum(Running, Products):
     running: Cursor | None = None  # whose position runs on from row to row
 
     # ---------------------------------------------------------------- facts
-    @property
+    @cached_property
     def complete(self) -> int:
         """Depth at which all output variables are bound."""
         out = self.assignment.output.vars
         return max((d + 1 for d, v in enumerate(self.order) if v in out), default=0)
 
-    @property
+    @cached_property
+    def reducing(self) -> int:
+        """Depth of the outermost reduction."""
+        return self.nest.first_reduction
+
+    @cached_property
     def adds(self) -> bool:
         """Whether the output is visited more than once, and so added to."""
         return adds(self.nest)
 
+    @cached_property
     def sum_dtype(self) -> str:
+        """The dtype of accumulators."""
         scalar = self.nest.vector is None
         loops = len(self.order) - self.complete
         return "float64" if self.base == "float32" and scalar and loops > 1 else self.base
 
-    @property
+    @cached_property
     def owner(self) -> int | None:
         """The cursor whose entries are the output's, if it is sampled."""
         shares = self.assignment.shares
@@ -99,7 +108,7 @@ class Einsum(Running, Products):
         for n, c in cursors.items():
             if c.table is None and (c.access.name, c.next_var) in self.nest.located:
                 return self.spread(n, d, cursors, env)
-        if self.nest.workspace and d == self.nest.first_reduction and self.row is None:
+        if self.nest.workspace and d == self.reducing and self.row is None:
             return self.gather(d, cursors, env)
         if d == self.complete and d < len(self.order):
             return self.accumulate(d, cursors, env)
@@ -129,7 +138,7 @@ class Einsum(Running, Products):
         again each time.
         """
         its = super().iterators(d, cursors)
-        if d >= self.nest.first_reduction and len(its) > 1 and OUTPUT in its:
+        if d >= self.reducing and len(its) > 1 and OUTPUT in its:
             del its[OUTPUT]
         return its
 
@@ -173,7 +182,7 @@ class Einsum(Running, Products):
         )
         copies = self.nest.unroll[1] if self.nest.unroll else 1
         op = semiring(self.assignment.output.dtype)[0]
-        dtype = self.sum_dtype()
+        dtype = self.sum_dtype
         zero = Const(op.identity, dtype)
         head: list[Stmt] = []
         lanes = self.lanes
@@ -198,9 +207,9 @@ class Einsum(Running, Products):
     def accumulators(self, copy: int, lanes: Lanes | None) -> list[Var]:
         suffix = f"_{copy}" if copy else ""
         if lanes is None:
-            return [Var(f"Y_sum{suffix}", self.sum_dtype())]
+            return [Var(f"Y_sum{suffix}", self.sum_dtype)]
         return [
-            Var(f"Y_sum{u}{suffix}", self.sum_dtype(), lanes.lanes) for u in range(lanes.registers)
+            Var(f"Y_sum{u}{suffix}", self.sum_dtype, lanes.lanes) for u in range(lanes.registers)
         ]
 
     def interval(
@@ -339,7 +348,7 @@ class Einsum(Running, Products):
         vector = self.nest.vector
         if self.lanes and vector and vector[0] not in self.assignment.output.vars:
             sums = [
-                Var(f"Y_v{u}", self.sum_dtype(), self.lanes.lanes)
+                Var(f"Y_v{u}", self.sum_dtype, self.lanes.lanes)
                 for u in range(self.lanes.registers)
             ]
         else:

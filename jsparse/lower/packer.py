@@ -6,8 +6,9 @@ append (i, j):   Y1_crd[Y1_count] = j; Y1_pos[i + 1] = Y1_count + 1; Y1_count++
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache
 
+from jsparse.format import Format
 from jsparse.ir.index import Assignment
 from jsparse.ir.loop import (
     CAPACITY,
@@ -33,9 +34,10 @@ from jsparse.ir.loop import (
 )
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.walk import Env
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Group:
     """A compressed level of the output with the singleton levels below it: they are appended
     together.
@@ -47,16 +49,21 @@ class Group:
 
 def groups(a: Assignment) -> tuple[Group, ...]:
     """The groups of an output's sparse levels, outermost first."""
+    return _groups(a.output.format)
+
+
+@cache
+def _groups(f: Format) -> tuple[Group, ...]:
     out: list[Group] = []
-    for n in a.output.format.sparse_levels:
-        if a.output.format.levels[n].branchless:
+    for n in f.sparse_levels:
+        if f.levels[n].branchless:
             out[-1] = Group(out[-1].first, n)
         else:
             out.append(Group(n, n))
     return tuple(out)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Packer:
     """Appends coordinates to the output's levels, and values if it has a buffer for them.  Without
     buffers it only counts.  `fits` says that the capacity is known to do.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from jsparse.ir.index import Assignment, semiring
 from jsparse.ir.loop import (
@@ -23,10 +24,11 @@ from jsparse.ir.loop import (
 from jsparse.lower.buffers import Binding
 from jsparse.lower.sums import WIDE, masked
 from jsparse.lower.walk import ABSENT, Cursors, Env, Walk
+from jsparse.record import record
 from jsparse.schedule.directives import Nest
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lanes:
     """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its
     bound value on.
@@ -47,11 +49,11 @@ class Products(Walk):
     # Operands whose value is in a variable.
     factors: dict[int, Var] = field(default_factory=dict, kw_only=True)
 
-    @property
+    @cached_property
     def assignment(self) -> Assignment:
         return self.nest.assignment
 
-    @property
+    @cached_property
     def base(self) -> str:
         """The dtype products are computed in."""
         dtype = self.assignment.output.dtype
@@ -73,12 +75,11 @@ class Products(Walk):
                     head.append(Decl(var, self.load(n, cursors, 0)))
                     scalars[n] = var
         out: list[Expr] = []
+        terms = [(t, self.present(t.factors, cursors)) for t in self.assignment.terms]
+        terms = [(t, present) for t, present in terms if present != ABSENT]
         for u in range(registers):
             total: Expr | None = None
-            for term in self.assignment.terms:
-                present = self.present(term.factors, cursors)
-                if present == ABSENT:
-                    continue
+            for term, present in terms:
                 value: Expr | None = None
                 for n in term.factors:
                     if self.binding.tensors[n].values is None:

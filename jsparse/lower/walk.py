@@ -24,7 +24,7 @@ search, so any loop order is correct, whatever the storage order.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from jsparse.errors import InternalError
 from jsparse.ir.index import Access
@@ -55,12 +55,13 @@ from jsparse.ir.loop import (
     sub,
 )
 from jsparse.levels import Level, Storage
+from jsparse.record import record, replace
 
 LAST = Const(2**63 - 1)  # past every coordinate
 ABSENT = Const(False, BOOL)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cursor:
     """How far a tensor has been descended: `level` levels are bound, at position `lo` (or
     positions [lo, hi)).

@@ -12,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
+from jsparse.record import record, replace
 from jsparse.schedule import cost, directives
 from jsparse.schedule.directives import (
     Directive,
@@ -46,7 +46,7 @@ LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Candidate:
     """A loop order with its vector loop, and what it is predicted to cost in nanoseconds."""
 
@@ -57,7 +57,7 @@ class Candidate:
     located: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Plan:
     """What to run: the assignment (dense formats may be in another mode order) and its schedule."""
 
@@ -162,6 +162,8 @@ def located_of(
             above = max((depth[u] for u in x.level_vars[:n]), default=-1)
             if not x.format.levels[n].full and above < depth[v]:
                 ready.setdefault(v, []).append((x.name, above))
+    if all(len(names) < 2 for names in ready.values()):
+        return ()
     for x in a.operands:
         for n, v in enumerate(x.level_vars):
             level = x.format.levels[n]
@@ -407,18 +409,21 @@ def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -
     return best[1]
 
 
-def quick_cost(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> float:
+def quick_cost(
+    a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...], limit: float = math.inf
+) -> float:
     """Predicted nanoseconds of the best loop order, its innermost loop in vectors if it can be;
-    without workspaces.
+    without workspaces.  Something above `limit` where every order is.
     """
     extents = dict(zip(a.vars, sizes, strict=True))
     stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
     vectors = {v: vector_shape(a, v, extents[v], host()) for v in vector_candidates(a)}
     moves = {v: cost.ELEMENT * moved(a, relayout(a, v), extents) for v in vectors}
-    return min(
-        cost.order_cost(a, order, extents, stats, None, None, vectors.get(order[-1]))
-        + moves.get(order[-1], 0.0)
-        if order
-        else 0.0
-        for order in orders(a, list(a.operands))
-    )
+    best = math.inf
+    for order in orders(a, list(a.operands)):
+        last = order[-1] if order else ""
+        move, vector = moves.get(last, 0.0), vectors.get(last)
+        most = min(best, limit) - move
+        total = cost.order_cost(a, order, extents, stats, None, None, vector, limit=most)
+        best = min(best, total + move)
+    return best

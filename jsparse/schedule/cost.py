@@ -123,8 +123,9 @@ def order_cost(
     workspace: str | None,
     vector: tuple[str, int, int] | None,
     located: tuple[tuple[str, str], ...] = (),
+    limit: float = math.inf,
 ) -> float:
-    """Predicted nanoseconds of the nest of `a` in `order`."""
+    """Predicted nanoseconds of the nest of `a` in `order`; infinite once they exceed `limit`."""
     own = a.pattern
     progress = _Progress(own, pattern) if own is not None and pattern is not None else None
     accesses = [_Progress(x, s) for x, s in zip(a.operands, stats, strict=True)]
@@ -140,6 +141,8 @@ def order_cost(
             walker.pattern = None
         step = vector[1] * vector[2] if vector and vector[0] == v else 1
         walker.enter(v, step)
+        if walker.cost > limit:
+            return math.inf
     work = len(a.operands) * FLOP
     if vector:
         name, lanes, registers = vector

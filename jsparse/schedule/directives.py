@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields
 
 from jsparse.errors import ScheduleError
 from jsparse.ir.index import Assignment
+from jsparse.record import record, replace
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Nest:
     """One loop for each index variable, outermost first, and what is special about some of them."""
 
@@ -62,7 +63,7 @@ class Directive(ABC):
             raise ScheduleError(f"schedule {str(self)!r}: {why}")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reorder(Directive):
     """Set the loop order.
 
@@ -82,7 +83,7 @@ class Reorder(Directive):
         return replace(nest, order=self.order)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Precompute(Directive):
     """Gather the output along `var` in a dense row, and store the row at the output's pattern
     when it is complete.
@@ -115,7 +116,7 @@ class Precompute(Directive):
         return replace(nest, workspace=self.var)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Locate(Directive):
     """Spread the fiber of `operand` along `var` over a dense row of positions when it is reached,
     and look coordinates up there instead of walking it again in every loop between.
@@ -149,7 +150,7 @@ class Locate(Directive):
         return replace(nest, located=(*nest.located, (self.operand, self.var)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Vectorize(Directive):
     """Run the dense loop over `var` in steps of `lanes` x `registers`, held in vector registers
     by the loops inside.
@@ -196,7 +197,7 @@ def not_vectorizable(a: Assignment, workspace: str | None, var: str) -> str | No
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Unroll(Directive):
     """Keep `count` iterations of the reduction over `var` in flight, each with its own partial sum.
 
@@ -214,7 +215,7 @@ class Unroll(Directive):
         return replace(nest, unroll=(self.var, self.count))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Parallelize(Directive):
     """Split the outermost loop into chunks of about equal numbers of nonzeros, taken by the
     threads of XLA's pool.
@@ -246,7 +247,7 @@ class Parallelize(Directive):
         return replace(nest, parallel=self.var)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Prefetch(Directive):
     """Ask for the row of a dense matrix that a nonzero `distance` further on will need (Y stands
     for an output that is added to), or for stored entries `distance` further on.
@@ -285,7 +286,7 @@ class Prefetch(Directive):
         return replace(nest, prefetch=(*nest.prefetch, (self.operand, self.distance)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Widen(Directive):
     """Add float32 sums of the scalar output `operand` in memory as float64, and narrow them at the
     end: a float32 stops growing at 2^24 ones.

@@ -16,13 +16,12 @@ a pattern: a vector of row sums is nearly always full.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.format import Format, parse_format
 from jsparse.ir.index import Access, Term
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Output:
     """An output's format; `shares` is the operand whose pattern it takes, `computed` that it must
     be assembled.

@@ -6,12 +6,13 @@
 A pair is taken where the pair and what remains are predicted to cost less than the fused nest.
 Its intermediate must be dense, or have an operand's pattern: sparse intermediates of unknown
 pattern are not made.  A result with an operand's pattern (SDDMM) stays fused with that operand;
-only its dense factors may be paired.
+only its dense factors may be paired.  Operands without a common variable are not paired.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from functools import lru_cache
 
 from jsparse.ir.index import Access, Assignment, Term
@@ -26,37 +27,23 @@ GAIN = 0.9  # how much cheaper a pair must be than the fused nest
 Sizes = tuple[tuple[str, int], ...]
 
 
-def _contraction(
-    accesses: tuple[Access, ...], output: tuple[str, ...], result: Output
-) -> Assignment:
-    out = Access("Y", output, result.format, accesses[0].dtype)
-    shares = result.shares
-    return Assignment(
-        out,
-        accesses,
-        (
-            Term(
-                tuple(range(len(accesses))),
-            ),
-        ),
-        shares,
-    )
-
-
 def _cost(
     accesses: tuple[Access, ...],
     output: tuple[str, ...],
     sizes: dict[str, int],
     nse: tuple[int, ...],
+    limit: float = math.inf,
 ) -> float:
-    """Predicted nanoseconds of one nest."""
+    """Predicted nanoseconds of one nest, or something above `limit`."""
     if all(a.format.is_dense for a in accesses):
         return _dense_cost(accesses, sizes)
-    result = infer(output, accesses, (Term(tuple(range(len(accesses)))),))
+    terms = (Term(tuple(range(len(accesses)))),)
+    result = infer(output, accesses, terms)
     if result.computed:
         result = Output(dense(len(output)))
-    a = _contraction(accesses, output, result)
-    return auto.quick_cost(a, tuple(sizes[v] for v in a.vars), nse)
+    out = Access("Y", output, result.format, accesses[0].dtype)
+    a = Assignment(out, accesses, terms, result.shares)
+    return auto.quick_cost(a, tuple(sizes[v] for v in a.vars), nse, limit)
 
 
 def _dense_cost(accesses: tuple[Access, ...], sizes: dict[str, int]) -> float:
@@ -92,11 +79,11 @@ def first_pair(
       nse: stored entries of each operand, 0 for dense ones.
     """
     extent = dict(sizes)
-    best, choice = GAIN * _cost(accesses, output, extent, nse), None
+    best, choice = math.inf, None
     for m, n in itertools.combinations(range(len(accesses)), 2):
         pair = (accesses[m], accesses[n])
         both_dense = all(a.format.is_dense for a in pair)
-        if shares and not both_dense:
+        if (shares and not both_dense) or set(pair[0].vars).isdisjoint(pair[1].vars):
             continue
         rest = [k for k in range(len(accesses)) if k not in (m, n)]
         needed = {v for k in rest for v in accesses[k].vars} | set(output)
@@ -109,11 +96,14 @@ def first_pair(
             size *= extent[v]
         middle_nse = 0 if result.shares is None else nse[(m, n)[result.shares]]
         middle = Access("T", kept, result.format, pair[0].dtype)
-        total = _cost(pair, kept, extent, (nse[m], nse[n])) + (middle_nse if middle_nse else size)
+        total = float(middle_nse if middle_nse else size)
+        total += _cost(pair, kept, extent, (nse[m], nse[n]), best - total)
         if total >= best:  # whatever the rest costs
             continue
         left = (*(accesses[k] for k in rest), middle)
-        total += _cost(left, output, extent, (*(nse[k] for k in rest), middle_nse))
+        total += _cost(left, output, extent, (*(nse[k] for k in rest), middle_nse), best - total)
         if total < best:
             best, choice = total, (m, n)
+    if choice is not None and GAIN * _cost(accesses, output, extent, nse, best / GAIN) <= best:
+        return None
     return choice

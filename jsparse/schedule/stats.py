@@ -8,12 +8,11 @@ Estimates from the number of stored entries where nothing else is known: the las
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from jsparse.ir.index import Access
+from jsparse.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stats:
     """Positions of each level; `fan[l]` is the mean number of children of a position above level
     l.

@@ -8,12 +8,12 @@ patterns are converted once.
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from functools import lru_cache
 
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
 from jsparse.levels import Compressed, Level
+from jsparse.record import replace
 from jsparse.schedule import cost
 from jsparse.schedule.auto import (
     MAX_ORDERS,
