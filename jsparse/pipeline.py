@@ -14,7 +14,7 @@ from jsparse import config
 from jsparse.codegen import build, cpp
 from jsparse.errors import JsparseError
 from jsparse.ir import verify
-from jsparse.ir.index import Assignment, parse_assignment
+from jsparse.ir.index import Access, Assignment, parse_assignment
 from jsparse.ir.loop import Kernel
 from jsparse.lower import assemble
 from jsparse.lower import kernel as values
@@ -39,16 +39,26 @@ class Spec:
     batch: tuple[tuple[bool, ...], ...] = ()
 
     def recipe(self) -> str:
-        """The text from which `from_recipe` makes an equal spec."""
+        """The text from which `from_recipe` makes an equal spec; `computes` and `accesses` are
+        for the words of a fault (`FaultError` in xla_ffi/kernel.cc).
+        """
+        a = self.assignment
         return json.dumps(
             {
-                "assignment": str(self.assignment),
+                "assignment": str(a),
                 "schedule": directives.show(self.schedule),
                 "work": self.work,
                 "count": self.count,
                 "batch": ["".join("01"[m] for m in mask) for mask in self.batch],
+                "computes": a.brief(),
+                "accesses": [_for_faults(x) for x in (a.output, *a.operands)],
             }
         )
+
+
+def _for_faults(x: Access) -> str:
+    """An access and the index variables of its levels: `A[i,j]:csc j i`."""
+    return " ".join((f"{x.name}[{','.join(x.vars)}]:{x.format}", *x.level_vars))
 
 
 def from_recipe(text: str) -> Spec:

@@ -1,6 +1,7 @@
 """The bridge alone: hand-written kernels against csrc/abi.h, called through XLA."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -238,7 +239,8 @@ FAULTS = {
     "capacity": (
         "JS_CAPACITY, -1, 1, 0, 1234, 1000",
         "OUT_OF_RANGE",
-        "sparse output level 1 needs 1234 entries but its capacity is 1000; pass nse=1234 or more",
+        "sparse output, level 1: needs 1234 entries but its capacity is 1000; pass nse=1234 "
+        "or more",
     ),
     "output crd": (
         "JS_CRD_OUT_OF_RANGE, -1, 0, 0, 5, 4",
@@ -258,6 +260,29 @@ def test_a_fault_is_an_error_with_words(bench: Bench, name: str) -> None:
     assert f"{code}: " in str(caught.value)
     assert f"jsparse kernel {key[:12]}" in str(caught.value)
     assert words in str(caught.value)
+
+
+def test_a_fault_names_what_the_recipe_names(bench: Bench) -> None:
+    key = bench.compile("return js_raise(c, JS_CRD_OUT_OF_RANGE, 1, 1, 42, 17, 8);")
+    recipe = json.dumps(
+        {
+            "computes": "Y[i] = A[i,j]",
+            "accesses": ["Y[i]:dense i", "A[i,j]:csr i j", "B[j,k]:csc k j"],
+        }
+    )
+    call = jax.ffi.ffi_call(ffi.CPU_TARGET, f32())
+    with pytest.raises(XLA_ERROR) as caught:
+        call(key=key, recipe=recipe, extents=np.array([], np.int64)).block_until_ready()
+    words = "Y[i] = A[i,j]: operand 1, B[j,k]:csc, level 1 (index j): crd[42] is 17"
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("recipe", ["{}", "", "no JSON", '{"accesses": ["A', '{"accesses": []}'])
+def test_a_fault_needs_no_names(bench: Bench, recipe: str) -> None:
+    key = bench.compile("return js_raise(c, JS_CRD_OUT_OF_RANGE, 5, 3, 42, 17, 8);")
+    call = jax.ffi.ffi_call(ffi.CPU_TARGET, f32())
+    with pytest.raises(XLA_ERROR, match="operand 5, level 3: crd"):
+        call(key=key, recipe=recipe, extents=np.array([], np.int64)).block_until_ready()
 
 
 def test_only_the_first_fault_counts_and_none_is_lost(bench: Bench) -> None:

@@ -510,7 +510,16 @@ DAMAGED = [
         "int32",
         "int64",
     ),
-    row(lambda: with_structure(POS, CRD.at[1].set(9)) @ B, XLA, "operand 0", "level 1", "9", "4"),
+    row(
+        lambda: with_structure(POS, CRD.at[1].set(9)) @ B,
+        XLA,
+        *("Y[i,k] = A[i,j] * B[j,k]", "operand 0, A[i,j]:csr, level 1 (index j)", "9", "4"),
+    ),
+    row(
+        lambda: with_structure(POS, CRD.at[1].set(9)).T @ jnp.ones((3, 2)),
+        XLA,
+        *("operand 0, A[i,j]:csc, level 1 (index i)", "9", "4"),
+    ),
     row(lambda: with_structure(POS, CRD.at[1].set(-9)) @ B, XLA, "operand 0", "level 1", "-9"),
     row(
         lambda: with_structure(POS.at[1].set(5), CRD) @ B, XLA, "operand 0", "level 1", "pos[", "5"

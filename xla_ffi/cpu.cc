@@ -324,7 +324,10 @@ ffi::Error Execute(ffi::ThreadPool pool, ffi::Dictionary attrs, ffi::RemainingAr
   const KeepDenormals keep;
   const int32_t status = kernel(&call, arg.data(), ret.data(), extent);
   // A fault raised inside a parallel loop counts also where the kernel forgot to return it.
-  if (status != JS_OK || call.faulted) return FaultError(*key, status, call);
+  if (status != JS_OK || call.faulted) {
+    auto recipe = attrs.get<std::string_view>("recipe");
+    return FaultError(*key, recipe.has_value() ? *recipe : std::string_view(), status, call);
+  }
   return ffi::Error::Success();
 }
 

@@ -26,10 +26,45 @@ Registry& GetRegistry() {
   return *registry;
 }
 
-std::string Where(const js_fault& fault) {
-  std::string level = ", level " + std::to_string(fault.level) + ": ";
-  if (fault.operand < 0) return "sparse output" + level;
-  return "operand " + std::to_string(fault.operand) + level;
+// String `n` of those that follow `"name": ` in a recipe (JSON without escapes there), or nothing.
+std::string_view Words(std::string_view recipe, const std::string& name, int n) {
+  size_t end = recipe.find("\"" + name + "\": ");
+  if (end == recipe.npos) return {};
+  end += name.size() + 3;
+  for (size_t begin = end;; --n, ++end) {
+    begin = recipe.find('"', end);
+    if (begin == recipe.npos) return {};
+    end = recipe.find('"', begin + 1);
+    if (end == recipe.npos) return {};
+    if (n == 0) return recipe.substr(begin + 1, end - begin - 1);
+  }
+}
+
+// Word `n` of `text`, or nothing.
+std::string_view Word(std::string_view text, int n) {
+  for (; n > 0; --n) {
+    const size_t space = text.find(' ');
+    if (space == text.npos) return {};
+    text.remove_prefix(space + 1);
+  }
+  return text.substr(0, text.find(' '));
+}
+
+// "Y[i,k] = A[i,j] * B[j,k]: ", or nothing.
+std::string Computes(std::string_view recipe) {
+  const std::string_view text = Words(recipe, "computes", 0);
+  return text.empty() ? "" : std::string(text) + ": ";
+}
+
+// "operand 0, A[i,j]:csr, level 1 (index j): ", as far as the recipe says so.
+std::string Where(const js_fault& fault, std::string_view recipe) {
+  const std::string_view access = Words(recipe, "accesses", fault.operand + 1);
+  std::string text = fault.operand < 0 ? "sparse output" : "operand " + std::to_string(fault.operand);
+  if (!access.empty()) text += ", " + std::string(Word(access, 0));
+  text += ", level " + std::to_string(fault.level);
+  const std::string_view index = Word(access, fault.level + 1);
+  if (!index.empty()) text += " (index " + std::string(index) + ")";
+  return text + ": ";
 }
 
 constexpr const char kDamaged[] = "; the index arrays of this operand are damaged or belong to another shape";
@@ -73,21 +108,21 @@ ffi::Error LoadKernel(std::string_view key, std::string_view recipe, Resolver re
   return ffi::Error::Success();
 }
 
-ffi::Error FaultError(std::string_view key, int32_t status, const js_context& context) {
+ffi::Error FaultError(std::string_view key, std::string_view recipe, int32_t status, const js_context& context) {
   const js_fault& fault = context.fault;
   const int32_t kind = context.faulted ? fault.kind : -1;
   const std::string position = std::to_string(fault.position);
   const std::string got = std::to_string(fault.got);
   const std::string limit = std::to_string(fault.limit);
-  std::string text = KernelPrefix(key);
+  std::string text = KernelPrefix(key) + Computes(recipe);
   switch (kind) {
     case JS_CRD_OUT_OF_RANGE:
-      text += Where(fault) + "crd[" + position + "] is " + got + ", expected 0 <= crd < " + limit + kDamaged;
+      text += Where(fault, recipe) + "crd[" + position + "] is " + got + ", expected 0 <= crd < " + limit + kDamaged;
       return ffi::Error(ffi::ErrorCode::kOutOfRange, text);
     case JS_POS_NOT_MONOTONE: {
       const std::string least =
           fault.position > 0 ? "pos[" + std::to_string(fault.position - 1) + "]" : std::string("0");
-      text += Where(fault) + "pos[" + position + "] is " + got + ", expected a value between " + least + " and " +
+      text += Where(fault, recipe) + "pos[" + position + "] is " + got + ", expected a value between " + least + " and " +
               limit + " (non-decreasing, at most the stored entries)" + kDamaged;
       return ffi::Error(ffi::ErrorCode::kInvalidArgument, text);
     }
@@ -95,8 +130,8 @@ ffi::Error FaultError(std::string_view key, int32_t status, const js_context& co
       text += "out of memory: a workspace of " + got + " bytes was refused";
       return ffi::Error(ffi::ErrorCode::kResourceExhausted, text);
     case JS_CAPACITY:
-      text += "sparse output level " + std::to_string(fault.level) + " needs " + got +
-              " entries but its capacity is " + limit + "; pass nse=" + got + " or more";
+      text += Where(fault, recipe) + "needs " + got + " entries but its capacity is " + limit + "; pass nse=" + got +
+              " or more";
       return ffi::Error(ffi::ErrorCode::kOutOfRange, text);
     default:
       text += "failed with status " + std::to_string(status) +

@@ -26,8 +26,8 @@ xla::ffi::Error LoadKernel(std::string_view key, std::string_view recipe, Resolv
 // The loaded kernel, or null.  A reader's lock and one search of a map: about 50 ns.
 js_kernel FindKernel(std::string_view key);
 
-// What went wrong in a kernel that returned `status`, as a status of XLA.
-xla::ffi::Error FaultError(std::string_view key, int32_t status, const js_context& context);
+// What went wrong in a kernel that returned `status`, as a status of XLA; its recipe knows the names.
+xla::ffi::Error FaultError(std::string_view key, std::string_view recipe, int32_t status, const js_context& context);
 
 // "jsparse kernel 3fa9c1…: ", with which all messages about a kernel begin.
 std::string KernelPrefix(std::string_view key);
