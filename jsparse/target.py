@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+# Bytes of the dtypes whose values are computed in vectors.
+VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -222,6 +222,12 @@ SCHEDULES = [
         "reduction",
     ),
     row(lambda: E("ij,jk->ik", A, B, schedule="unroll(j,99)"), ScheduleError, "unroll(j,99)", "16"),
+    row(
+        lambda: E("ij,jk->ik", A, B, schedule="rfactor(i,4)"),
+        ScheduleError,
+        *("rfactor(i,4)", "reduction", "outermost"),
+    ),
+    row(lambda: E("ij->j", A, schedule="rfactor(i,1)"), ScheduleError, "rfactor(i,1)", "2 to 64"),
     row(lambda: E("ij,jk->ik", A, B, schedule=7), ScheduleError, "int"),
 ]
 

@@ -583,7 +583,7 @@ def test_many_threads_compile_at_once() -> None:
 def print_bits() -> None:
     """Prints hashes of results that are large enough to be shared among threads."""
     rng = np.random.default_rng(0)
-    m = sp.random_array((3000, 2000), density=0.02, rng=rng, dtype=np.float32).tocsr()
+    m = sp.random_array((3000, 2000), density=0.05, rng=rng, dtype=np.float32).tocsr()
     a = js.csr(m.data, m.indices, m.indptr, m.shape)
     c = a.to("coo")
     x, y = (jnp.asarray(rng.standard_normal(n), jnp.float32) for n in m.shape)

@@ -38,6 +38,7 @@ from jsparse.schedule.directives import (
     Parallelize,
     Precompute,
     Reorder,
+    Rfactor,
     Schedule,
     Unroll,
     Vectorize,
@@ -597,6 +598,7 @@ def schedules(a: Assignment, rng: random.Random) -> tuple[Assignment, Schedule]:
         Unroll(rng.choice(order), rng.choice([2, 3])),
         Precompute(rng.choice(order)),
         Parallelize(order[0]),
+        Rfactor(order[0], rng.choice([2, 5])),
     ]
     rng.shuffle(more)
     for directive in more:

@@ -36,7 +36,6 @@ SIZES = {
     "int8": 1, "int16": 2, "int32": 4, "int64": 8, "bool": 1,
     "uint8": 1, "uint16": 2, "uint32": 4, "uint64": 8,
 }  # fmt: skip
-VECTOR_DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 _PRECEDENCE = {
     "*": 10, "/": 10, "%": 10, "+": 9, "-": 9, "<": 7, "<=": 7, ">": 7, ">=": 7, "==": 6, "!=": 6,

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from jsparse.errors import InternalError
+from jsparse.ir.index import semiring
 from jsparse.ir.loop import (
     ONE,
     ZERO,
     Buffer,
     Cast,
+    Const,
     Decl,
     Dim,
     Do,
@@ -20,9 +22,11 @@ from jsparse.ir.loop import (
     Store,
     Var,
     block,
+    mul,
 )
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
 from jsparse.lower.loops import Einsum
+from jsparse.lower.parts import combine
 from jsparse.lower.sums import WIDE, adds
 from jsparse.lower.walk import Cursor
 from jsparse.schedule.directives import Nest
@@ -43,6 +47,8 @@ def lower(nest: Nest) -> Kernel:
         nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target
     )
     walk.exact = a.output.exact
+    if nest.parts:
+        walk.target = target = Buffer("Y_parts", wide if walk.complete else walk.sum_dtype)
     cursors: dict[int, Cursor] = {}
     for n in sorted(binding.tensors):
         cursors[n] = binding.tensors[n].cursor(required=single or n == OUTPUT)
@@ -58,7 +64,9 @@ def lower(nest: Nest) -> Kernel:
     if not walk.rows_in_chunk:
         head += walk.rows()
     tail: list[Stmt] = list(after)
-    if target is not result:
+    if nest.parts:
+        tail.append(combine(nest.parts, target, result, semiring(a.output.dtype)[0].text))
+    elif target is not result:
         q = Var("q")
         tail.append(
             For(q, ZERO, Dim(result, -1), Store(result, q, Cast(result.dtype, Load(target, q))))
@@ -82,6 +90,8 @@ def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
     """
     a = walk.assignment
     result, target = walk.result, walk.target
+    if walk.nest.parts:
+        return [Scratch(target, mul(Const(walk.nest.parts), Dim(result, -1)))], []
     if target is not result:
         return [Scratch(target, Dim(result, -1), zero=True)], []
     if (walk.adds and walk.nest.workspace is None) or walk.skipped:

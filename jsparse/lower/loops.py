@@ -45,6 +45,7 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
+from jsparse.lower import parts
 from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
@@ -110,7 +111,7 @@ class Einsum(Running, Products):
                 return self.spread(n, d, cursors, env)
         if self.nest.workspace and d == self.reducing and self.row is None:
             return self.gather(d, cursors, env)
-        if d == self.complete and d < len(self.order):
+        if d == self.complete and d < len(self.order) and (d or not self.nest.parts):
             return self.accumulate(d, cursors, env)
         for n, c in cursors.items():
             if self.invariant(n, d, c):
@@ -175,33 +176,33 @@ class Einsum(Running, Products):
 
     def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """acc = 0; the reduction loops; store acc."""
+        lanes = self.lanes
+        body = super().inside(d, cursors, env)
+        self.lanes = lanes
+        return self.summed(body, cursors, env)
+
+    def summed(self, body: Stmt, cursors: Cursors, env: Env) -> Stmt:
+        """`body`, which adds to accumulators, between their declaration and their use."""
         reduce_lanes = (
             self.nest.vector
             if self.nest.vector and self.nest.vector[0] not in self.assignment.output.vars
             else None
         )
-        copies = self.nest.unroll[1] if self.nest.unroll else 1
         op = semiring(self.assignment.output.dtype)[0]
         dtype = self.sum_dtype
-        zero = Const(op.identity, dtype)
-        head: list[Stmt] = []
-        lanes = self.lanes
-        sums: list[list[Var]] = []
-        for c in range(copies):
-            sums.append(self.accumulators(c, lanes))
-            for acc in sums[-1]:
-                head.append(
-                    Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True)
-                )
+        copies = self.nest.unroll[1] if self.nest.unroll else 1
+        sums = [self.accumulators(c, self.lanes) for c in range(copies)]
         partial: list[Var] = []
         if reduce_lanes:
             partial = [Var(f"Y_v{u}", dtype, reduce_lanes[1]) for u in range(reduce_lanes[2])]
-            head += [Decl(acc, Splat(zero, acc.lanes), mutable=True) for acc in partial]
-        body = super().inside(d, cursors, env)
+        zero = Const(op.identity, dtype)
+        head = [
+            Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True)
+            for acc in (*(x for copy in sums for x in copy), *partial)
+        ]
         totals = [tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
         if partial:
             totals = [Bin(op.text, totals[0], HSum(tree(partial, op.text), op.text))]
-        self.lanes = lanes
         return block_scope(block(*head, body, self.write(totals, cursors, env)))
 
     def accumulators(self, copy: int, lanes: Lanes | None) -> list[Var]:
@@ -231,9 +232,17 @@ class Einsum(Running, Products):
         self.rows_in_chunk = True
         if driver is None:
             self.checked |= {t.number for t in tensors if starts_with(t, name)}
-        parts = ROWS_PER_THREAD if head else CHUNKS_PER_THREAD
-        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors, parts)
-        return cut.parallel(lo, hi, lambda a, b: block(*head, loop(a, b)))
+        most = ROWS_PER_THREAD if head else CHUNKS_PER_THREAD
+        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors, most)
+        if not self.nest.parts:
+            return cut.parallel(lo, hi, lambda a, b: block(*head, loop(a, b)))
+        head += parts.begin(self.target, self.result, Var("chunk"), self.adds)
+
+        def part(a: Expr, b: Expr) -> Stmt:
+            inner = loop(a, b) if self.complete else self.summed(loop(a, b), cursors, {})
+            return block(*head, inner)
+
+        return replace(cut, given=Const(self.nest.parts)).parallel(lo, hi, part)
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         count = (
@@ -364,6 +373,8 @@ class Einsum(Running, Products):
         plus = semiring(self.assignment.output.dtype)[0].text
         target = self.row or self.target
         index = self.position(cursors, env)
+        if self.nest.parts and self.row is None:
+            index = add(parts.START, index)
         out: list[Stmt] = []
         lanes = self.lanes if self.lanes and self.lanes.var in self.assignment.output.vars else None
         for u, value in enumerate(values):

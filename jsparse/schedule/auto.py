@@ -18,43 +18,20 @@ from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
 from jsparse.record import record, replace
-from jsparse.schedule import cost, directives
+from jsparse.schedule import cost
 from jsparse.schedule.directives import (
-    Directive,
-    Locate,
     Nest,
-    Parallelize,
     Precompute,
-    Prefetch,
-    Reorder,
     Schedule,
-    Unroll,
-    Vectorize,
-    Widen,
 )
+from jsparse.schedule.finish import Candidate, finish
 from jsparse.schedule.stats import Stats, estimate
-from jsparse.target import Target, host
+from jsparse.target import VECTOR_DTYPES, Target, host
 
-VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
 MAX_ORDERS = 120
 MOST_REGISTERS = 8  # accumulators of a vector loop
-AHEAD = 16  # nonzeros between asking for a row and using it
-STREAM_AHEAD = 256  # entries between asking for stored ones and using them
-EXACT = 1 << 24  # additions of one that a float32 sum still counts
-SHORT = 24  # entries of a fiber from which partial sums pay: shorter ones overlap by themselves
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
-
-
-@record
-class Candidate:
-    """A loop order with its vector loop, and what it is predicted to cost in nanoseconds."""
-
-    cost: float
-    order: tuple[str, ...]
-    vector: tuple[str, int, int] | None
-    workspace: str | None
-    located: tuple[tuple[str, str], ...] = ()
 
 
 @record
@@ -260,7 +237,7 @@ def plan(
     )
     best = ranked[0]
     chosen = relayout(a, best.vector[0]) if best.vector else a
-    return Plan(chosen, _finish(chosen, best, extents, stats), tuple(ranked[:8]))
+    return Plan(chosen, finish(chosen, best, extents, stats), tuple(ranked[:8]))
 
 
 def _candidates(
@@ -297,94 +274,9 @@ def _candidates(
             yield Candidate(total, order, vector, workspace, located)
 
 
-def _scattered_rows(a: Assignment, best: Candidate, extents: dict[str, int]) -> Iterator[str]:
-    """Dense operands whose rows a sparse loop picks from more than the second-level cache holds."""
-    assert best.vector is not None
-    stored = (*a.operands, *([a.pattern] if a.pattern else []))
-    sparse = {v for x in stored for v in x.sparse_vars}
-    scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
-    for x in (*a.operands, *scattered):
-        names = x.level_vars
-        rows = len(names) == 2 and names[0] in sparse and names[1] == best.vector[0]
-        if x.format.is_dense and rows:
-            size = extents[names[0]] * extents[names[1]] * VECTOR_DTYPES[a.output.dtype]
-            if size > host().l2:
-                yield x.name
-
-
 def _first(a: Assignment, order: tuple[str, ...]) -> int:
     """Depth of the loop just outside of the reductions."""
     return next((d for d, v in enumerate(order) if v not in a.output.vars), len(order)) - 1
-
-
-def _inner_fan(a: Assignment, v: str, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
-    """How often the innermost loop, over `v`, runs."""
-    fans = [
-        s.fan[n]
-        for x, s in zip(a.operands, stats, strict=True)
-        for n, u in enumerate(x.level_vars)
-        if u == v and not x.format.levels[n].full
-    ]
-    return min(fans, default=extents[v])
-
-
-def _streams(a: Assignment, v: str, stats: tuple[Stats, ...]) -> Iterator[str]:
-    """Operands whose entries are walked along `v` in storage order and do not fit in cache."""
-    for x, s in zip(a.operands, stats, strict=True):
-        walked = x.level_vars[-1:] == (v,) and not x.format.levels[-1].full
-        if walked and s.positions[-1] * 8 > host().l2:
-            yield x.name
-
-
-def _additions(a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
-    """At most how many products are added, to all of the output."""
-    total = 0.0
-    for term in a.terms:
-        most = math.prod(float(extents[v]) for v in a.vars)
-        for n in term.factors:
-            x = a.operands[n]
-            entries = stats[n].positions[-1] if stats[n].positions else 1.0
-            most = min(most, entries * math.prod(extents[v] for v in a.vars if v not in x.vars))
-        total += most
-    return total
-
-
-def _finish(
-    a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
-) -> Schedule:
-    schedule: list[Directive] = [Reorder(best.order)]
-    if best.workspace:
-        schedule.append(Precompute(best.workspace))
-    schedule += [Locate(name, v) for name, v in best.located]
-    if best.vector:
-        schedule.append(Vectorize(*best.vector))
-        schedule += [Prefetch(name, AHEAD) for name in _scattered_rows(a, best, extents)]
-    last = best.order[-1] if best.order else None
-    reduction = last is not None and last not in a.output.vars
-    vector_out = best.vector is not None and best.vector[0] in a.output.vars
-    if last is not None and len(a.terms) == 1:
-        if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
-            schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
-        elif reduction and (best.vector is None or (vector_out and best.vector[2] <= 4)):
-            schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
-    complete = max((d for d, v in enumerate(best.order) if v in a.output.vars), default=-1)
-    repeated = any(not level.unique for x in a.operands for level in x.format.levels)
-    in_memory = (Nest(a, best.order).first_reduction <= complete or repeated) and not best.workspace
-    scalar = best.vector is None and a.output.dtype == "float32"
-    if scalar and in_memory and _additions(a, extents, stats) > EXACT:
-        schedule.append(Widen(a.output.name))
-    if (
-        best.order
-        and best.order[0] in a.output.vars
-        and (best.vector is None or best.vector[0] != best.order[0])
-    ):
-        try:
-            parallel = Parallelize(best.order[0])
-            directives.apply((*schedule, parallel), a)
-            schedule.append(parallel)
-        except ScheduleError:
-            pass
-    return tuple(schedule)
 
 
 @lru_cache(maxsize=4096)

@@ -29,6 +29,7 @@ class Nest:
     vector: tuple[str, int, int] | None = None  # variable, lanes, registers
     unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
     parallel: str | None = None
+    parts: int = 0  # of the parallel loop, where it reduces: each with a result of its own
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
     prefetch: tuple[tuple[str, int], ...] = ()  # (operand, entries ahead)
     widened: bool = False  # whether float32 sums in memory are float64
@@ -248,6 +249,31 @@ class Parallelize(Directive):
 
 
 @record
+class Rfactor(Directive):
+    """Cut the outermost loop, a reduction, into `parts` with a result each, taken by the threads
+    of XLA's pool, and add these up.
+
+       forall i, j: Y[j] += A[i,j] * x[i]        rfactor(i,4)
+    -> parallel part: (forall i in part, j: Y'[part,j] += A[i,j] * x[i]); Y = sum of the parts of Y'
+    """
+
+    var: str
+    parts: int
+    name = "rfactor"
+
+    def apply(self, nest: Nest) -> Nest:
+        a = nest.assignment
+        self.need(
+            nest.order[:1] == (self.var,) and self.var in a.reductions,
+            f"only a reduction that is the outermost loop, here {nest.order[:1]}, has parts",
+        )
+        self.need(2 <= self.parts <= 64, "parts must lie in 2 to 64")
+        self.need(not a.sampled, "the output is sampled at a pattern")
+        self.need(not nest.vector or nest.vector[0] != self.var, f"{self.var} is a vector loop")
+        return replace(nest, parallel=self.var, parts=self.parts)
+
+
+@record
 class Prefetch(Directive):
     """Ask for the row of a dense matrix that a nonzero `distance` further on will need (Y stands
     for an output that is added to), or for stored entries `distance` further on.
@@ -305,7 +331,7 @@ class Widen(Directive):
         return replace(nest, widened=True)
 
 
-_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Widen, Parallelize)
+_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Widen, Parallelize, Rfactor)
 DIRECTIVES = {c.name: c for c in _KINDS}
 Schedule = tuple[Directive, ...]
 

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a chosen loop order to a whole schedule: prefetches, partial sums, parallel chunks or parts.
+
+order i, k, j; vector k  ->  reorder(i,k,j) vectorize(k,8,8) prefetch(B,16) parallelize(i)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from jsparse.errors import ScheduleError
+from jsparse.ir.index import Assignment
+from jsparse.record import record
+from jsparse.schedule import directives
+from jsparse.schedule.directives import (
+    Directive,
+    Locate,
+    Nest,
+    Parallelize,
+    Precompute,
+    Prefetch,
+    Reorder,
+    Rfactor,
+    Schedule,
+    Unroll,
+    Vectorize,
+    Widen,
+)
+from jsparse.schedule.stats import Stats
+from jsparse.target import VECTOR_DTYPES, host
+
+AHEAD = 16  # nonzeros between asking for a row and using it
+STREAM_AHEAD = 256  # entries between asking for stored ones and using them
+EXACT = 1 << 24  # additions of one that a float32 sum still counts
+SHORT = 24  # entries of a fiber from which partial sums pay: shorter ones overlap by themselves
+MOST_PARTS = 16  # results of their own that a shared output is summed in
+MOST_IN_PARTS = 1 << 22  # elements of them all
+LEAST_PART = 1 << 16  # additions in one: under a tenth of a millisecond
+
+
+@record
+class Candidate:
+    """A loop order with its vector loop, and what it is predicted to cost in nanoseconds."""
+
+    cost: float
+    order: tuple[str, ...]
+    vector: tuple[str, int, int] | None
+    workspace: str | None
+    located: tuple[tuple[str, str], ...] = ()
+
+
+def finish(
+    a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
+) -> Schedule:
+    schedule: list[Directive] = [Reorder(best.order)]
+    if best.workspace:
+        schedule.append(Precompute(best.workspace))
+    schedule += [Locate(name, v) for name, v in best.located]
+    if best.vector:
+        schedule.append(Vectorize(*best.vector))
+        schedule += [Prefetch(name, AHEAD) for name in _scattered_rows(a, best, extents)]
+    last = best.order[-1] if best.order else None
+    reduction = last is not None and last not in a.output.vars
+    vector_out = best.vector is not None and best.vector[0] in a.output.vars
+    if last is not None and len(a.terms) == 1:
+        if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
+            schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
+        elif reduction and (best.vector is None or (vector_out and best.vector[2] <= 4)):
+            schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
+    complete = max((d for d, v in enumerate(best.order) if v in a.output.vars), default=-1)
+    repeated = any(not level.unique for x in a.operands for level in x.format.levels)
+    in_memory = (Nest(a, best.order).first_reduction <= complete or repeated) and not best.workspace
+    scalar = best.vector is None and a.output.dtype == "float32"
+    if scalar and in_memory and _additions(a, extents, stats) > EXACT:
+        schedule.append(Widen(a.output.name))
+    if (
+        best.order
+        and best.order[0] in a.output.vars
+        and (best.vector is None or best.vector[0] != best.order[0])
+    ):
+        try:
+            parallel = Parallelize(best.order[0])
+            directives.apply((*schedule, parallel), a)
+            schedule.append(parallel)
+        except ScheduleError:
+            pass
+    parts = _parts(a, best, extents, stats)
+    if parts > 1:
+        schedule.append(Rfactor(best.order[0], parts))
+    return tuple(schedule)
+
+
+def _parts(
+    a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
+) -> int:
+    """How many results of its own a reduction in the outermost loop pays for: few beside the work
+    and the cache; 0 where it is none.
+    """
+    first = best.order[:1]
+    if not first or first[0] in a.output.vars or a.sampled or best.located:
+        return 0
+    if best.vector is not None and best.vector[0] == first[0]:
+        return 0
+    size = math.prod(float(extents[v]) for v in a.output.vars)
+    work = _additions(a, extents, stats)
+    if work < LEAST_PART:
+        return 0
+    room = MOST_IN_PARTS / max(size, 1.0)
+    return int(min(work / (2 * max(size, 1.0)), work / LEAST_PART, room, MOST_PARTS))
+
+
+def _scattered_rows(a: Assignment, best: Candidate, extents: dict[str, int]) -> Iterator[str]:
+    """Dense operands whose rows a sparse loop picks from more than the second-level cache holds."""
+    assert best.vector is not None
+    stored = (*a.operands, *([a.pattern] if a.pattern else []))
+    sparse = {v for x in stored for v in x.sparse_vars}
+    scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
+    for x in (*a.operands, *scattered):
+        names = x.level_vars
+        rows = len(names) == 2 and names[0] in sparse and names[1] == best.vector[0]
+        if x.format.is_dense and rows:
+            size = extents[names[0]] * extents[names[1]] * VECTOR_DTYPES[a.output.dtype]
+            if size > host().l2:
+                yield x.name
+
+
+def _inner_fan(a: Assignment, v: str, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
+    """How often the innermost loop, over `v`, runs."""
+    fans = [
+        s.fan[n]
+        for x, s in zip(a.operands, stats, strict=True)
+        for n, u in enumerate(x.level_vars)
+        if u == v and not x.format.levels[n].full
+    ]
+    return min(fans, default=extents[v])
+
+
+def _streams(a: Assignment, v: str, stats: tuple[Stats, ...]) -> Iterator[str]:
+    """Operands whose entries are walked along `v` in storage order and do not fit in cache."""
+    for x, s in zip(a.operands, stats, strict=True):
+        walked = x.level_vars[-1:] == (v,) and not x.format.levels[-1].full
+        if walked and s.positions[-1] * 8 > host().l2:
+            yield x.name
+
+
+def _additions(a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:
+    """At most how many products are added, to all of the output."""
+    total = 0.0
+    for term in a.terms:
+        most = math.prod(float(extents[v]) for v in a.vars)
+        for n in term.factors:
+            x = a.operands[n]
+            entries = stats[n].positions[-1] if stats[n].positions else 1.0
+            most = min(most, entries * math.prod(extents[v] for v in a.vars if v not in x.vars))
+        total += most
+    return total
