@@ -20,7 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import jsparse as js
-from jsparse import api, config, pipeline, primitive
+from jsparse import api, config, pipeline, primitive, solve
 from jsparse.codegen import build
 from jsparse.errors import CompileError, EinsumError
 from jsparse.format import parse_format
+from jsparse.schedule import auto, split, storage
 
 TABLE = (
     ("ij,jk->ik", "csr dense"), ("ij,jk->ik", "csc dense"), ("ij,jk->ik", "coo dense"),
@@ -147,48 +150,96 @@ def in_turns(
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Samples of one quantity, (name, seconds, CPU seconds), and the limit of the 95th
-    percentile.
-    """
+    """Samples of one quantity, (name, seconds, CPU seconds), and limits: seconds by percentile."""
 
     what: str
-    limit: float
+    limits: dict[int, float]
     unit: str
     samples: list[tuple[str, float, float]]
 
     def __str__(self) -> str:
         scale = {"ms": 1e3, "s": 1.0}[self.unit]
         names, wall, cpu = zip(*self.samples, strict=True)
-        p50, p95, top = (scale * float(np.percentile(wall, q)) for q in (50, 95, 100))
-        busy, limit = scale * float(np.percentile(cpu, 95)), scale * self.limit
-        verdict = "ok" if p95 <= limit else "OVER"
+        cells = [scale * float(np.percentile(wall, q)) for q in (50, 95, 99, 100)]
+        cells.append(scale * float(np.percentile(cpu, 95)))
+        good = all(np.percentile(wall, q) <= most for q, most in self.limits.items())
+        limits = ", ".join(f"p{q} {scale * most:g}" for q, most in self.limits.items())
         slowest = f"{len(names)} samples, slowest {names[int(np.argmax(wall))]}"
-        return _line(self.what, p50, p95, top, busy, limit, self.unit, verdict, slowest)
+        verdict = "ok" if good else "OVER"
+        return _line(self.what, cells, f"{limits} {self.unit}", verdict, slowest)
 
 
-def _line(what: str, *cells: Any) -> str:
-    columns = [f"{c:8.2f}" if isinstance(c, float) else f"{c:>8s}" for c in cells[:5]]
-    return f"{what:32s}{' '.join(columns)} {cells[5]:2s} {cells[6]:4s} {cells[7]}".rstrip()
+def _line(what: str, cells: Sequence[Any], limit: str, verdict: str, detail: str) -> str:
+    columns = [f"{c:8.2f}" if isinstance(c, float) else f"{c:>8s}" for c in cells]
+    return f"{what:32s}{' '.join(columns)}  {limit:14s} {verdict:4s} {detail}".rstrip()
 
 
-def schedule_and_text(rows: Sequence[Row]) -> tuple[Figure, dict[str, pipeline.Spec]]:
-    """Time from the call to C++ text, and the kernels by text."""
+DECIDE = (
+    (split, "first_pair"), (storage, "storage"), (storage, "rearrangements"), (auto, "plan"),
+    (auto, "pattern_order"), (solve, "infer"),
+)  # fmt: skip
+
+
+@contextmanager
+def deciding() -> Iterator[list[tuple[float, float]]]:
+    """Within, seconds and CPU seconds of every decision of the scheduler are appended to the list;
+    decisions that another one asks for are part of it.
+    """
+    taken: list[tuple[float, float]] = []
+    kept = [(module, name, getattr(module, name)) for module, name in DECIDE]
+    inside = False
+
+    def timed(decide: Callable[..., Any], *args: Any) -> Any:
+        nonlocal inside
+        if inside:
+            return decide(*args)
+        inside, start, busy = True, time.perf_counter(), time.process_time()
+        try:
+            return decide(*args)
+        finally:
+            inside = False
+            taken.append((time.perf_counter() - start, time.process_time() - busy))
+
+    for module, name, decide in kept:
+        setattr(module, name, partial(timed, decide))
+    try:
+        yield taken
+    finally:
+        for module, name, decide in kept:
+            setattr(module, name, decide)
+
+
+def schedule_and_text(rows: Sequence[Row]) -> tuple[list[Figure], dict[str, pipeline.Spec]]:
+    """Times from the call to C++ text, of the decisions and of the text among them, and the
+    kernels by text.
+    """
     planned(*_row("ij,jk->ik", "csr dense", 7))  # JAX's own first trace
-    samples = []
+    whole, decisions, writing = [], [], []
     kernels: dict[str, pipeline.Spec] = {}
     for repeat in range(REPEATS):
         pipeline.lower.cache_clear()
         pipeline.text.cache_clear()
         for subscripts, formats in rows:
-            call = _row(subscripts, formats, 8 * repeat)
+            name, call = f"{subscripts} {formats}", _row(subscripts, formats, 8 * repeat)
             busy = time.process_time()
             seconds, specs = planned(*call)
             start = time.perf_counter()
-            texts = [pipeline.text(spec) for spec in specs]
+            for spec in specs:
+                begin, used = time.perf_counter(), time.process_time()
+                kernels[pipeline.text(spec)] = spec
+                used = time.process_time() - used
+                writing.append((name, time.perf_counter() - begin, used))
             taken = seconds + time.perf_counter() - start
-            samples.append((f"{subscripts} {formats}", taken, time.process_time() - busy))
-            kernels.update(zip(texts, specs, strict=True))
-    return Figure("from call to schedule and text", 0.010, "ms", samples), kernels
+            whole.append((name, taken, time.process_time() - busy))
+            with deciding() as steps:
+                planned(*_row(subscripts, formats, 8 * repeat + 4))
+            decisions.append((name, sum(t for t, _ in steps), sum(t for _, t in steps)))
+    figures = [
+        Figure("from call to schedule and text", {95: 0.010}, "ms", whole),
+        Figure("  all decisions of a call", {50: 0.001, 99: 0.005}, "ms", decisions),
+        Figure("  text of one kernel", {99: 0.005}, "ms", writing),
+    ]
+    return figures, kernels
 
 
 def _row(subscripts: str, formats: str, shift: int) -> tuple[str, list[Any]]:
@@ -207,7 +258,7 @@ def compile_each(kernels: dict[str, pipeline.Spec]) -> Figure:
         busy = after.children_user - before.children_user
         busy += after.children_system - before.children_system
         samples.append((kernel_name(spec), time.perf_counter() - start, busy))
-    return Figure("C++ compiler, one kernel", 0.25, "s", samples)
+    return Figure("C++ compiler, one kernel", {95: 0.25}, "s", samples)
 
 
 def kernel_name(spec: pipeline.Spec) -> str:
@@ -246,7 +297,7 @@ def find_in_new_process(kernels: dict[str, pipeline.Spec]) -> Figure:
         )
     taken = json.loads(done.stdout.splitlines()[-1])
     samples = [(kernel_name(s), *t) for s, t in zip(kernels.values(), taken, strict=True)]
-    return Figure("kernel found by a second process", 0.010, "ms", samples)
+    return Figure("kernel found by a second process", {95: 0.010}, "ms", samples)
 
 
 def eager_call(seconds: float) -> str:
@@ -259,21 +310,79 @@ def eager_call(seconds: float) -> str:
     ratio = taken["ours"] / taken["theirs"]
     what, verdict = "cached eager call / jit(x + 1)", "ok" if ratio <= 2 else "OVER"
     detail = f"{1e6 * taken['ours']:.1f} us against {1e6 * taken['theirs']:.1f} us"
-    return _line(what, ratio, "", "", "", 2.0, "x", verdict, detail)
+    return _line(what, [ratio, "", "", "", ""], "2 x", verdict, detail)
+
+
+_FIRST = """
+import sys, time
+import jax, jax.numpy as jnp
+import jsparse as js
+jax.block_until_ready(jax.jit(lambda x: x @ x)(jnp.ones((8, 8))))
+a = js.random(jax.random.key(0), (2000, 2000), 0.002).freeze()
+x, y = jnp.ones((2000, 64)), jnp.zeros((2000, 7))
+weights = jnp.ones((64, 16)), jnp.ones((16, 7))
+def step(product):
+    def loss(weights):
+        h = jax.nn.relu(product(x @ weights[0]))
+        return jnp.mean((jax.nn.log_softmax(product(h @ weights[1])) - y) ** 2)
+    def update(weights):
+        value, slopes = jax.value_and_grad(loss)(weights)
+        return value, jax.tree.map(lambda w, s: w - 0.1 * s, weights, slopes)
+    return jax.jit(update)
+dense = a.todense()
+for run in (step(lambda h: dense @ h), step(lambda h: js.einsum("ij,jk->ik", a, h))):
+    start = time.perf_counter()
+    jax.block_until_ready(run(weights))
+    print(time.perf_counter() - start)
+"""
+
+
+def first_step() -> str:
+    """First jitted step of a two-layer GCN's training, without any kernel on disk, against the
+    step with a dense adjacency matrix.
+    """
+    more = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as folder:
+            done = subprocess.run(
+                [sys.executable, "-c", _FIRST],
+                env={**os.environ, "JSPARSE_CACHE_DIR": folder},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        if done.returncode:
+            raise CompileError(f"the first step of a GCN failed: {done.stderr[-300:]}")
+        dense, sparse = map(float, done.stdout.split()[-2:])
+        more.append((sparse - dense, dense, sparse))
+    middle = sorted(more)[len(more) // 2]
+    detail = f"{middle[2]:.2f} s against {middle[1]:.2f} s"
+    what, verdict = "first GCN step, less a dense one", "ok" if middle[0] <= 0.5 else "OVER"
+    return _line(what, [middle[0], "", "", max(more)[0], ""], "0.5 s", verdict, detail)
+
+
+# Scorch (CGO 2026): the paper's schedules, and its code measured on two cores of a machine like
+# the one these limits were set on.
+SCORCH = (
+    "beside it, Scorch (CGO 2026): schedules in 1 to 18 ms, C++ compiler 65 s a kernel, "
+    "first call 7 s (published) to 58 s (measured)"
+)
 
 
 def times(rows: Sequence[Row] = TABLE, seconds: float = 3.0) -> Iterator[str]:
     """The lines that `python -m jsparse times` prints, each as soon as it is known."""
     if build.compiler() is None:
         raise CompileError(build.NO_COMPILER)
-    yield f"{len(rows)} einsums, {REPEATS} times each; the limit is for the p95; {_load()}"
-    yield _line("", "p50", "p95", "max", "CPU p95", "limit", "", "", "")
-    figure, kernels = schedule_and_text(rows)
-    yield str(figure)
+    yield f"{len(rows)} einsums, {REPEATS} times each; {_load()}"
+    yield _line("", ["p50", "p95", "p99", "max", "CPU p95"], "limits", "", "")
+    figures, kernels = schedule_and_text(rows)
+    yield from map(str, figures)
     with tempfile.TemporaryDirectory() as folder, config.override(cache_dir=folder):
         yield str(compile_each(kernels))
         yield str(find_in_new_process(kernels))
     yield eager_call(seconds)
+    yield first_step()
+    yield SCORCH
     yield _load()
 
 

@@ -39,3 +39,23 @@ def medians(runs: Sequence[Run], rounds: int) -> list[float]:
             jax.block_until_ready(run())
             times.append(1e3 * (time.process_time() - start))
     return [statistics.median(times) for times in samples]
+
+
+def bandwidth() -> float:
+    """Bytes that a core moves in a second when it copies what fits in no cache."""
+    source, target = np.ones((2, 1 << 25), np.float32)
+    (time,) = medians([lambda: np.copyto(target, source)], 7)
+    return 1e3 * 2 * source.nbytes / time
+
+
+def peak() -> float:
+    """Float32 operations that a core does in a second, in a dense product."""
+    a = np.ones((768, 768), np.float32)
+    (time,) = medians([lambda: a @ a], 7)
+    return 1e3 * 2 * 768**3 / time
+
+
+def moved(*trees: Any) -> int:
+    """Bytes of all arrays in `trees`, frozen patterns too."""
+    thawed = [x.unfreeze() if isinstance(x, js.SparseArray) else x for x in trees]
+    return sum(np.asarray(x).nbytes for x in jax.tree.leaves(thawed))

@@ -6,6 +6,9 @@ for a pattern (the transpose, a compiled program) is not timed; patterns of spar
 jsparse counts and makes them in each call, as SciPy does.  CPU time of the process, median of
 rounds in which all take turns; pin it to one CPU (`taskset -c 0`).  Every result is compared with
 SciPy's in float64.  `pip install ".[bench]"` brings torch; it is left out where it is absent.
+
+The last column is the time over that of the roofline: every array read or written once at the speed
+of a copy, or the operations at the speed of a dense product, whichever takes longer.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import numpy as np
 import scipy.sparse as sp
 from absl import app, flags
 from jax.experimental import sparse as jax_sparse
-from measure import Run, graph, medians
+from measure import Run, bandwidth, graph, medians, moved, peak
 
 import jsparse as js
 
@@ -41,8 +44,8 @@ def jitted(f: Callable[..., Any], *operands: Any) -> Run:
     return lambda: g(*operands)
 
 
-def rows(kind: str) -> Iterator[tuple[str, Row, Any]]:
-    """Name, a call by library, and the right answer."""
+def rows(kind: str) -> Iterator[tuple[str, Row, Any, int, int]]:
+    """Name, a call by library, the right answer, bytes of operands, and operations."""
     n = ROWS.value
     a, b = graph(kind, n, DEGREE.value), graph(kind, n, DEGREE.value, seed=1)
     frozen, s, t = a.freeze(), a.to_scipy().tocsr(), b.to_scipy().tocsr()
@@ -68,14 +71,14 @@ def rows(kind: str) -> Iterator[tuple[str, Row, Any]]:
         if with_torch:
             y = torch.from_numpy(x)
             row["torch"] = lambda y=y: tensor @ y
-        yield name, row, exact @ x
+        yield name, row, exact @ x, moved(a, d), 2 * a.nse * width
         name, turned = name.replace("A", "A^T"), s.T.tocsr()
         row = {
             "jsparse": jitted(lambda a, d, k=k: js.einsum(f"ji,j{k}->i{k}", a, d), frozen, d),
             "SciPy": lambda x=x, turned=turned: turned @ x,
             "BCOO": jitted(lambda a, d: a.T @ d, bcoo, d),
         }
-        yield name, row, exact.T @ x
+        yield name, row, exact.T @ x, moved(a, d), 2 * a.nse * width
     u, v = rng.standard_normal((2, n, 32)).astype(np.float32)
     i, j = s.tocoo().coords
     row = {
@@ -86,10 +89,16 @@ def rows(kind: str) -> Iterator[tuple[str, Row, Any]]:
         ),
         "NumPy": lambda: s.data * np.einsum("pk,pk->p", u[i], v[j]),
     }
-    yield "SDDMM, 32 columns", row, exact.data * np.einsum("pk,pk->p", u[i], v[j], dtype=np.float64)
-    yield "A + B", {"jsparse": lambda: a + b, "SciPy": lambda: s + t}, exact + other
-    yield "A * B", {"jsparse": lambda: a * b, "SciPy": lambda: s.multiply(t)}, exact.multiply(other)
-    yield "A B", {"jsparse": lambda: a @ b, "SciPy": lambda: s @ t}, exact @ other
+    want = exact.data * np.einsum("pk,pk->p", u[i], v[j], dtype=np.float64)
+    yield "SDDMM, 32 columns", row, want, moved(a, u, v), 2 * a.nse * 32
+    both = moved(a, b)
+    row = {"jsparse": lambda: a + b, "SciPy": lambda: s + t}
+    yield "A + B", row, exact + other, both, a.nse + b.nse
+    row = {"jsparse": lambda: a * b, "SciPy": lambda: s.multiply(t)}
+    yield "A * B", row, exact.multiply(other), both, min(a.nse, b.nse)
+    row = {"jsparse": lambda: a @ b, "SciPy": lambda: s @ t}
+    work = int(np.diff(t.indptr)[s.indices].sum())
+    yield "A B", row, exact @ other, both, 2 * work
 
 
 def check(name: str, library: str, got: Any, want: Any) -> None:
@@ -105,17 +114,22 @@ def check(name: str, library: str, got: Any, want: Any) -> None:
 
 def main(_: list[str]) -> None:
     libraries = ["jsparse", "SciPy", "NumPy", "BCSR", "BCOO", *(["torch"] if torch else [])]
-    print("| | " + " | ".join(f"{x}, ms" for x in libraries) + " | best other / jsparse |")
-    print("|---" * (len(libraries) + 2) + "|")
+    speed, flops = bandwidth(), peak()
+    print(f"Roofline: {speed / 1e9:.1f} GB/s, {flops / 1e9:.0f} GFLOP/s\n")
+    columns = [*(f"{x}, ms" for x in libraries), "best other / jsparse", "x roofline"]
+    print("| | " + " | ".join(columns) + " |")
+    print("|---" * (len(columns) + 1) + "|")
     ratios = []
     for kind in ("uniform", "power-law"):
-        for name, row, want in rows(kind):
+        for name, row, want, read, work in rows(kind):
             for library, run in row.items():
                 check(name, library, run(), want)
+            least = 1e3 * max((read + moved(row["jsparse"]())) / speed, work / flops)
             times = dict(zip(row, medians(list(row.values()), ROUNDS.value), strict=True))
             ratios.append(min(t for x, t in times.items() if x != "jsparse") / times["jsparse"])
             cells = " | ".join(f"{times[x]:.2f}" if x in times else "" for x in libraries)
-            print(f"| {name}, {kind} | {cells} | {ratios[-1]:.2f} |", flush=True)
+            far = times["jsparse"] / least
+            print(f"| {name}, {kind} | {cells} | {ratios[-1]:.2f} | {far:.1f} |", flush=True)
     mean = math.exp(sum(math.log(r) for r in ratios) / len(ratios))
     print(f"\nGeometric mean of the best other library over jsparse: {mean:.2f}")
 
