@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-# Bytes of the dtypes whose values are computed in vectors.
-VECTOR_DTYPES = {"float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8}
+# The dtypes whose values are computed in vectors, and bytes of an element there.
+VECTOR_DTYPES = {
+    "float32": 4, "float64": 8, "int32": 4, "int64": 8, "uint32": 4, "uint64": 8,
+    "float16": 4, "bfloat16": 4,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

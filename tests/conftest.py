@@ -9,6 +9,8 @@ import pytest
 from jsparse import config
 
 config.update(verify=True)
+# Kernels are compiled as ever; what XLA compiles around them is small and runs once.
+jax.config.update("jax_disable_most_optimizations", True)
 
 
 @pytest.fixture(scope="module")

@@ -306,6 +306,22 @@ def test_16_bit_floats_accumulate_in_float32(dtype: str, format: str) -> None:
         np.testing.assert_array_equal(np.asarray(got, np.float64), n)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("width", [1, 3, 8, 75])
+def test_16_bit_floats_are_rounded_once_in_vectors_too(dtype: str, width: int) -> None:
+    """Products of every 97th pair of bit patterns: NaN, infinities, ties, denormal numbers."""
+    bits = np.arange(0, 2**16, 97, dtype=np.uint16)
+    x = bits[: len(bits) // width * width].view(jnp.dtype(dtype)).reshape(-1, width)
+    scale = np.roll(bits, 31)[: len(x)].view(jnp.dtype(dtype))
+    with np.errstate(all="ignore"):
+        want = (scale.astype(np.float32)[:, None] * x.astype(np.float32)).astype(x.dtype)
+    a = js.diags(jnp.asarray(scale)) if width > 1 else js.diags(jnp.asarray(scale)).to("csr")
+    got = np.asarray(js.einsum("ij,jk->ik", a, jnp.asarray(x)))
+    same = (got.view(np.uint16) == want.view(np.uint16)) | (np.isnan(got) & np.isnan(want))
+    # 0 + -0 is 0: a sum starts from zero
+    assert np.all(same | ((got == 0) & (want == 0)))
+
+
 def ones_in(shape: tuple[int, int], dtype: Any = np.float32) -> js.SparseArray:
     """A full matrix of ones in csr."""
     rows, columns = shape

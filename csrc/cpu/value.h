@@ -42,6 +42,44 @@ static inline js_bf16 js_f32_to_bf16(float x) {
 
 static inline js_bf16 js_f64_to_bf16(double x) { return js_f32_to_bf16((float)x); }
 
+// The same for vectors: `F` of float, `B` of as many uint16_t.
+template <typename F, typename B>
+static inline F js_widen_bf16(B x) {
+  using Bits = decltype(F{} < F{});
+  return (F)(__builtin_convertvector(x, Bits) << 16);
+}
+
+template <typename B, typename F>
+static inline B js_narrow_bf16(F x) {
+  using Bits = decltype(x < x);
+  const Bits u = (Bits)x;
+  const Bits rounded = u + 0x7fff + ((u >> 16) & 1);
+  return __builtin_convertvector(((x == x) ? rounded : (u | 0x400000)) >> 16, B);
+}
+
+// float16 in vectors: GCC alone converts them one by one where the instruction is not named.
+template <typename F, typename H>
+static inline F js_widen_f16(H x) {
+#if defined(__F16C__) && !defined(__clang__)
+  if constexpr (sizeof(F) == 32) {
+    typedef short Half __attribute__((vector_size(16)));
+    return (F)__builtin_ia32_vcvtph2ps256((Half)x);
+  }
+#endif
+  return __builtin_convertvector(x, F);
+}
+
+template <typename H, typename F>
+static inline H js_narrow_f16(F x) {
+#if defined(__F16C__) && !defined(__clang__)
+  if constexpr (sizeof(F) == 32) {
+    typedef float Full __attribute__((vector_size(32)));
+    return (H)__builtin_ia32_vcvtps2ph256((Full)x, 0);  // to nearest, ties to even
+  }
+#endif
+  return __builtin_convertvector(x, H);
+}
+
 template <typename T>
 struct js_complex {
   T re, im;

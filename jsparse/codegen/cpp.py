@@ -229,9 +229,10 @@ class Cpp(CStyle):
         out = []
         for dtype, lanes in sorted(self.vectors):
             kind, size = c_type(dtype, lanes), SIZES[dtype] * lanes
+            element = "uint16_t" if dtype == "bfloat16" else c_type(dtype)
             out += [
-                f"typedef {c_type(dtype)} {kind} __attribute__((vector_size({size})));",
-                f"typedef {c_type(dtype)} {kind}u __attribute__((vector_size({size}), "
+                f"typedef {element} {kind} __attribute__((vector_size({size})));",
+                f"typedef {element} {kind}u __attribute__((vector_size({size}), "
                 f"aligned({SIZES[dtype]}), may_alias));",
             ]
         for dtype, lanes, op in sorted(self.sums):

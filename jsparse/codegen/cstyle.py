@@ -190,6 +190,9 @@ class CStyle:
             return self.expr(a, _UNARY)
         if lanes > 1:
             kind = self.vector_type(dtype, lanes)
+            for way, short in (("widen", source), ("narrow", dtype)):
+                if short in ("float16", "bfloat16"):
+                    return f"js_{way}_{DTYPES[short][1]}<{kind}>({self.expr(a)})"
             return f"__builtin_convertvector({self.expr(a)}, {kind})"
         if "bfloat16" in (dtype, source):
             return f"js_{DTYPES[source][1]}_to_{DTYPES[dtype][1]}({self.expr(a)})"
