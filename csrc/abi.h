@@ -22,7 +22,8 @@ enum js_fault_kind {
   JS_CRD_OUT_OF_RANGE = 1,  // crd[position] is `got`, must be in [0, limit)
   JS_POS_NOT_MONOTONE = 2,  // pos[position] is `got`, must be in [pos[position - 1], limit]
   JS_OUT_OF_MEMORY = 3,     // a scratch of `got` bytes was refused
-  JS_CAPACITY = 4           // a sparse output needs `got` entries at `level`, its capacity is `limit`
+  JS_CAPACITY = 4,          // a sparse output needs `got` entries at `level`, its capacity is `limit`
+  JS_OFFSET = 5             // crd[position] of a relative level is `got`, must ascend and be in (-extent below, limit)
 };
 
 typedef struct js_fault {

@@ -21,6 +21,7 @@ from jsparse.construct import coo as coo
 from jsparse.construct import csc as csc
 from jsparse.construct import csf as csf
 from jsparse.construct import csr as csr
+from jsparse.construct import dia as dia
 from jsparse.construct import diags as diags
 from jsparse.construct import eye as eye
 from jsparse.construct import fromdense as fromdense

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from jsparse.diagonals import check_offsets, inside
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format
 from jsparse.record import replace
@@ -173,8 +174,10 @@ class SparseArray:
 
     @property
     def nse(self) -> int:
-        """Capacity: how many entries the arrays have room for.  Static, also under `jit`."""
-        return int(self.data.shape[0])
+        """Capacity: how many entries the arrays have room for; of diagonals all their places.
+        Static, also under `jit`.
+        """
+        return int(np.prod(self.data.shape[: 1 + self.format.relative]))
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -298,6 +301,8 @@ def _entries(a: SparseArray) -> Any:
     host = tuple(x if isinstance(x, jax.core.Tracer) else np.asarray(x) for x in host)
     by_name = dict(zip(a.format.array_names(), host, strict=True))
     positions: Any = 1
+    if a.format.relative:
+        return inside(by_name[0, "crd"], *(a.shape[m] for m in a.format.order[:2]))
     for n, (level, mode) in enumerate(zip(a.format.levels, a.format.order, strict=True)):
         if (n, "pos") in by_name:
             positions = by_name[n, "pos"][positions]
@@ -339,6 +344,9 @@ def validate(
             first = np.ones(hi - lo if n < max(format.sparse_levels) else 0, bool)
             continue
         crd = by_name[n, "crd"]
+        if level.relative:
+            check_offsets(crd, shape[mode], shape[format.order[n + 1]], what)
+            return True, True
         if (n, "pos") in by_name:
             pos = by_name[n, "pos"]
             _check_pos(pos, capacity, lo, hi, crd.shape[0], what)

@@ -33,7 +33,7 @@ import scipy.sparse as sp
 from jax.experimental import sparse as jax_sparse
 
 import jsparse as js
-from jsparse import config, convert, latency, pipeline
+from jsparse import config, exchange, latency, pipeline
 from jsparse.codegen import build
 from jsparse.errors import EinsumError, FormatError
 from jsparse.parse import Einsum, parse_einsum
@@ -161,7 +161,7 @@ def scipy_call(e: Einsum, operands: Sequence[Any]) -> Callable[[], Any] | None:
     if not plain or not any(isinstance(x, js.SparseArray) for x in operands):
         return None
     m: list[Any] = [
-        convert.toscipy(x) if isinstance(x, js.SparseArray) else np.asarray(x) for x in operands
+        exchange.toscipy(x) if isinstance(x, js.SparseArray) else np.asarray(x) for x in operands
     ]
     match e.inputs:
         case ((_, _) as a,) if len(e.output) < 2:
@@ -220,7 +220,7 @@ def check(subscripts: str, e: Einsum, operands: Sequence[Any], result: Any) -> t
 def _difference(got: Any, want: Any) -> tuple[float, float]:
     """The largest difference, and the largest value."""
     if isinstance(got, js.SparseArray) and sp.issparse(want):
-        got = convert.toscipy(got.astype(want.dtype))
+        got = exchange.toscipy(got.astype(want.dtype))
     else:
         want = want.toarray() if sp.issparse(want) else np.asarray(want)
         got = js.todense(got) if isinstance(got, js.SparseArray) else got
@@ -366,7 +366,7 @@ def _theirs(subscripts: str, ops: list[Any], kind: str) -> Callable[[], Any]:
     sparse = [x for x in ops if isinstance(x, js.SparseArray)]
     if len(sparse) > 1 and math.prod(x.nse for x in sparse) > PAIRS_LIMIT:
         raise FormatError("skipped: would allocate nse x nse entries")
-    xs = [convert.tobcoo(x) if isinstance(x, js.SparseArray) else x for x in ops]
+    xs = [exchange.tobcoo(x) if isinstance(x, js.SparseArray) else x for x in ops]
     if kind == "BCSR":
         xs = [jax_sparse.BCSR.from_bcoo(x) if isinstance(x, jax_sparse.BCOO) else x for x in xs]
     program = jax.jit(jax_sparse.sparsify(lambda *ys: jnp.einsum(subscripts, *ys)))

@@ -210,6 +210,31 @@ def csf(data: Any, coords: Any, shape: Any, *, nse: int | None = None) -> Sparse
     return to(_coordinates(data, coords, shape, "csf"), "csf", nse=nse)
 
 
+def dia(data: Any, offsets: Any, shape: Any) -> SparseArray:
+    """A matrix of diagonals.
+
+    Args:
+      data: (diagonals, rows) values: data[d, i] is at row i, column i + offsets[d].  SciPy aligns
+        them with columns instead; `asarray` takes its arrays.
+      offsets: (diagonals,) integers that ascend.
+      shape: (rows, columns).  Places outside of it are padding, which is never read.
+
+    Raises: StructureError: if offsets that are concrete do not ascend or are out of range.
+    """
+    shape = _shape(shape, 2, "dia")
+    data, crd = _values(data), _index_array(offsets, "dia: offsets")
+    if data.shape != (crd.shape[0], shape[0]):
+        raise StructureError(
+            f"dia: data has shape {data.shape}, expected (diagonals, rows) = "
+            f"{(crd.shape[0], shape[0])}"
+        )
+    out = build(data, (crd,), shape, parse_format("dia", 2), "dia")
+    if data.size >= 2**31:  # positions must fit, too
+        index = index_dtype(shape, data.size)
+        out = SparseArray(data, (out.arrays[0].astype(index),), shape, out.format.with_index(index))
+    return out
+
+
 def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> SparseArray:
     """The nonzeros of a dense array.
 
@@ -229,6 +254,8 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
     fmt = as_format(format, x.ndim)
     if fmt.is_dense:
         raise FormatError("fromdense: format 'dense' is the array itself")
+    if not fmt.appended:
+        return to(fromdense(x, nse=nse), format)
     fmt = fmt.with_index(index_dtype(x.shape, 2**31 if fmt.index == "int64" else 0))
     names = letters(x.ndim)
     source = Access("A", names, parse_format("dense", x.ndim), str(x.dtype))
@@ -241,14 +268,32 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
 
 
 def fromscipy(m: Any) -> SparseArray:
-    """A SciPy sparse matrix or array; csr, csc and coo keep their format, others become csr."""
+    """A SciPy sparse matrix or array; csr, csc, coo and dia keep their format, others become
+    csr.
+    """
     if m.format in ("csr", "csc"):
         make = csr if m.format == "csr" else csc
         return make(m.data, m.indices, m.indptr, m.shape)
+    if m.format == "dia":
+        return _fromdia(m)
     if m.format != "coo":
         return fromscipy(m.tocsr())
     coords = m.coords if hasattr(m, "coords") else (m.row, m.col)
     return coo(m.data, coords, m.shape)
+
+
+def _fromdia(m: Any) -> SparseArray:
+    """SciPy's diagonals, aligned with columns and in any order, as ours."""
+    rows, columns = m.shape
+    offsets = np.asarray(m.offsets, np.int64)
+    order = np.argsort(offsets, kind="stable")
+    order = order[(offsets[order] > -rows) & (offsets[order] < columns)]
+    data = np.zeros((order.size, rows), m.data.dtype)
+    for d, k in enumerate(order):
+        first, beyond = max(0, offsets[k]), min(columns, rows + offsets[k], m.data.shape[1])
+        if first < beyond:
+            data[d, first - offsets[k] : beyond - offsets[k]] = m.data[k, first:beyond]
+    return dia(data, offsets[order], m.shape)
 
 
 def frombcoo(m: Any) -> SparseArray:
@@ -290,6 +335,9 @@ def asarray(obj: Any, format: Format | str | None = None, *, nse: int | None = N
     if isinstance(obj, SparseArray):
         out = obj
     elif sp.issparse(obj):
+        wanted = None if format is None else as_format(format, len(obj.shape))
+        if obj.format == "dia" and wanted is not None and wanted.appended:
+            obj = obj.tocsr()  # without the zeros that fill its diagonals up
         out = fromscipy(obj)
     elif type(obj).__name__ in ("BCOO", "BCSR"):
         out = frombcoo(obj) if type(obj).__name__ == "BCOO" else frombcsr(obj)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.sparse as sp
 from jax import lax
 
-from jsparse.array import Pattern, SparseArray, index_dtype, validate
+from jsparse.array import Pattern, SparseArray, index_dtype
 from jsparse.assembly import count_and_fill, eager
 from jsparse.contract import contract
+from jsparse.diagonals import Diagonals, of_coordinates
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, dtype_name, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
@@ -144,6 +144,9 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
       a: the array.
       format: target; "dense" gives a `jax.Array`.
       nse: capacity of the result; by default eagerly exact, under `jit` the capacity of `a`.
+
+    Raises `FormatError` where whole diagonals would take many times the room of the entries,
+    `UnsupportedError` where they are asked for of a traced pattern.
     """
     target = as_format(format, a.ndim)
     if target.is_dense:
@@ -157,10 +160,62 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
             index_dtype(a.shape, 2**31)  # raises if JAX has no 64-bit integers
     if nse is None and _promises(a.format, target):
         return a._relabel(a.shape, target)
+    if not target.appended:
+        if nse is not None:
+            raise CapacityError(f"to: {target} has no capacity, got nse={nse}; leave it out")
+        return _to_diagonals(a, target)
     tail = target.dense_tail
-    if tail and a.format.order[a.ndim - a.format.dense_tail :] != target.order[a.ndim - tail :]:
+    same = a.format.order[a.ndim - a.format.dense_tail :] == target.order[a.ndim - tail :]
+    if tail and (a.format.relative or not same):
         return _through_values(a, target, nse)
     return _sorted(a, target, nse)
+
+
+def diagonals_of(a: SparseArray) -> Diagonals:
+    """The diagonals that hold the entries of a concrete matrix, places of a stored diagonal
+    included: how many there are, and how full.  Remembered with a frozen pattern.
+    """
+
+    def find() -> Diagonals:
+        with jax.ensure_compile_time_eval():
+            ones = replace(a, data=jnp.ones(a.data.shape, bool))
+            _, (rows, columns), count = coo_parts(canonical(ones))
+            rows, columns = (np.asarray(x)[: int(count)] for x in (rows, columns))
+        return of_coordinates(rows, columns, a.shape)
+
+    return find() if a.pattern is None else a.pattern.derived(("diagonals",), find)
+
+
+def _to_diagonals(a: SparseArray, target: Format) -> SparseArray:
+    """Conversion to a relative first level: the diagonals in use, then the values sampled there."""
+    if a.ndim != 2:
+        raise UnsupportedError(f"to: {target} of {a.ndim} modes; only matrices become diagonals")
+    if traced(*a.arrays):
+        raise UnsupportedError(
+            f"to: the index arrays are traced, and how many diagonals there are decides the shape "
+            f"of {target}; convert outside of jit, or freeze the array first"
+        )
+    a = canonical(a)
+    found = diagonals_of(a if target.order == (1, 0) else a.T)
+    found.check(jnp.dtype(a.dtype).itemsize, f"to {target}")
+    if index_dtype(a.shape, found.places) == "int64":  # positions must fit, too
+        target = target.with_index("int64")
+    arrays = (np.asarray(found.offsets, target.index),)
+    pattern = Pattern(arrays, a.shape, target) if a.frozen else None
+    structure = tuple(jnp.asarray(x) for x in arrays)
+    data = _sampled_at(a, target, structure, pattern)
+    return SparseArray(data, () if pattern else structure, a.shape, target, pattern)
+
+
+def _sampled_at(
+    a: SparseArray, target: Format, arrays: tuple[Any, ...], known: Pattern | None
+) -> Any:
+    """The values of `a` at a pattern."""
+    names = letters(a.ndim)
+    dtype = dtype_name(a.dtype)
+    out = Access("Y", names, target, dtype, known is not None, known)
+    b = Assignment(out, (access_of(a, "A", names, dtype),), (Term((0,)),))
+    return contract(b, dict(zip(names, a.shape, strict=True)), [a.data, *a.arrays, *arrays])
 
 
 def index_dtype_check(shape: tuple[int, ...], nse: int) -> None:
@@ -193,15 +248,12 @@ def _sorted(a: SparseArray, target: Format, nse: int | None) -> SparseArray:
         out = _sorted(head, head_of(target), nse)
         pattern = None if out.pattern is None else _tailed(out.pattern, a.shape, target)
         return SparseArray(out.data, out.structure, a.shape, target, pattern)
-    data, tail = a.data, 1
-    if a.format.dense_tail:
-        tail = int(np.prod(data.shape[1:]))
-        data = data.reshape(-1)
+    data = a.data.reshape(-1) if a.format.dense_tail else a.data
     if a.pattern is not None:
         r = rearranged(a.pattern, target, nse)
         moved = permuted(data, r.perm, r.start, merge, r.inside)
         return SparseArray(moved, (), a.shape, target, r.pattern)
-    room = a.nse * tail if nse is None and traced(*a.arrays) else nse
+    room = data.shape[0] if nse is None and traced(*a.arrays) else nse
     *arrays, perm, start = _arrange(a.format, target, a.shape, list(a.arrays), False, room)
     return SparseArray(permuted(data, perm, start, merge), tuple(arrays), a.shape, target)
 
@@ -336,9 +388,7 @@ def _through_values(a: SparseArray, target: Format, nse: int | None) -> SparseAr
     p = Assignment(Access("Y", names, target.tighten(), PATTERN), (source,), (Term((0,)),))
     room = nse if nse is not None else a.nse if traced(*a.arrays) else None
     arrays = assemble_pattern(p, extents, list(a.arrays), room, "to")
-    out = Access("Y", names, target.tighten(), dtype_name(a.dtype))
-    b = Assignment(out, (access_of(a, "A", names, dtype_name(a.dtype)),), (Term((0,)),))
-    data = contract(b, extents, [a.data, *a.arrays, *arrays])
+    data = _sampled_at(a, target.tighten(), tuple(arrays), None)
     return SparseArray(data, tuple(arrays), a.shape, target.tighten())
 
 
@@ -377,48 +427,6 @@ def coo_parts(a: SparseArray) -> tuple[Any, list[Any], Any]:
 def canonical(a: SparseArray) -> SparseArray:
     """`a` with ascending coordinates and every entry once."""
     return a if a.format.canonical else to(a, a.format.tighten())
-
-
-def toscipy(a: SparseArray) -> Any:
-    """A SciPy sparse array: csr_array, csc_array or coo_array by format; capacity beyond the
-    entries is dropped.
-
-    The arrays are copies, which SciPy may write to.  Raises under `jit`.
-    """
-    if traced(a.data, *a.arrays):
-        raise UnsupportedError("to_scipy: the array is traced; call it outside of jit")
-    if not a.frozen:
-        validate(a.format, a.shape, tuple(np.asarray(x) for x in a.structure), "to_scipy")
-    name = str(a.format.tighten().with_index("int32"))
-    if name in ("csr", "csc"):
-        pos, crd = (np.array(x) for x in a.arrays)
-        n = int(pos[-1])
-        make = sp.csr_array if name == "csr" else sp.csc_array
-        return make((np.array(a.data)[:n], crd[:n], pos), shape=a.shape)
-    c = to(
-        a,
-        parse_format("coo", a.ndim).with_index(a.format.index).loosen(ordered=False, unique=False),
-    )
-    pos, *crds = (np.array(x) for x in c.arrays)
-    n = int(pos[-1])
-    return sp.coo_array((np.array(c.data)[:n], tuple(x[:n] for x in crds)), shape=a.shape)
-
-
-def tobcoo(a: SparseArray) -> Any:
-    """A `jax.experimental.sparse.BCOO`; capacity becomes padding that BCOO ignores."""
-    from jax.experimental import sparse as jsparse_experimental
-
-    data, crds, count = coo_parts(a)
-    used = jnp.arange(data.shape[0]) < count
-    indices = jnp.stack(
-        [
-            jnp.where(used, crd, size).astype(crd.dtype)
-            for crd, size in zip(crds, a.shape, strict=True)
-        ],
-        axis=1,
-    )
-    data = jnp.where(used, data, jnp.zeros((), data.dtype))
-    return jsparse_experimental.BCOO((data, indices), shape=a.shape)
 
 
 def compact(data: Any, coords: list[Any], keep: Any) -> tuple[Any, list[Any], Any]:

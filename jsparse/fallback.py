@@ -96,6 +96,9 @@ def _is_damaged(access: Access, part: dict[tuple[int, str], Any], extent: dict[s
             end = end * extent[v]
             continue
         crd = part[n, "crd"]
+        if level.relative:
+            below = extent[access.level_vars[n + 1]]
+            return jnp.any((crd <= -below) | (crd >= extent[v])) | jnp.any(crd[1:] <= crd[:-1])
         if (n, "pos") in part:
             pos = part[n, "pos"]
             used = jnp.arange(1, pos.shape[0]) <= end

@@ -9,6 +9,7 @@ index arrays.  It prints as text that parses back:
     compressed,compressed                 dcsr, and csf for two modes
     dense,compressed(-u)                  csr that may hold a coordinate twice
     dense,dense,compressed@0,2,1/int64    three modes, the last two exchanged, 64-bit index arrays
+    dia                                   diagonal,dense@1,0: columns relative to dense rows
 
 A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the
 promise convert first.
@@ -22,7 +23,7 @@ from functools import cache
 from typing import Any
 
 from jsparse.errors import FormatError
-from jsparse.levels import LEVELS, Compressed, Dense, Level, Singleton
+from jsparse.levels import LEVELS, Compressed, Dense, Diagonal, Level, Singleton
 from jsparse.record import replace
 
 INDEX_DTYPES = ("int32", "int64")
@@ -74,6 +75,15 @@ class Format:
                     f"coordinate; write {above.kind}(-u)"
                 )
 
+        for n, level in enumerate(self.levels):
+            if level.relative and (n or self.ndim < 2 or not self.levels[1].full):
+                raise FormatError(
+                    f"format: a {level.kind} level must be the first, with a dense one below it, "
+                    f"got {','.join(str(x) for x in self.levels)}"
+                )
+            if level.relative and not (level.ordered and level.unique):
+                raise FormatError(f"format: {level}: a {level.kind} level keeps both promises")
+
     def __str__(self) -> str:
         return _text(self)
 
@@ -91,6 +101,21 @@ class Format:
         return len(self.levels) - 1 - (sparse[-1] if sparse else -1)
 
     @property
+    def relative(self) -> bool:
+        """Whether the first level's coordinates are stored relative to the second's."""
+        return bool(self.levels) and self.levels[0].relative
+
+    @property
+    def appended(self) -> bool:
+        """Whether a pattern in this format can be built entry by entry."""
+        return all(level.appended for level in self.levels)
+
+    @property
+    def free_tail(self) -> int:
+        """How many trailing dense levels there are whose coordinates no level above depends on."""
+        return self.dense_tail - self.relative
+
+    @property
     def full_levels(self) -> tuple[bool, ...]:
         """Whether each level stores every coordinate."""
         return _full_levels(self)
@@ -106,7 +131,7 @@ class Format:
     def loosen(self, *, ordered: bool = True, unique: bool = True) -> Format:
         """The format without the promise of order, or of unique entries."""
         levels = list(self.levels)
-        for n in self.sparse_levels:
+        for n in () if self.relative else self.sparse_levels:
             keep_unique = levels[n].unique and (unique or n != self.sparse_levels[-1])
             levels[n] = replace(
                 levels[n], ordered=levels[n].ordered and ordered, unique=keep_unique
@@ -179,11 +204,13 @@ def _preset(name: str, ndim: int) -> Format | None:
             return Format((_COMPRESSED, _COMPRESSED), forward)
         case "dcsc" if ndim == 2:
             return Format((_COMPRESSED, _COMPRESSED), backward)
+        case "dia" if ndim == 2:
+            return Format((Diagonal(), _DENSE), backward)
     return None
 
 
-PRESETS = ("dense", "csr", "csc", "coo", "dcsr", "dcsc", "csf")
-_SHOWN = ("dense", "csr", "csc", "dcsr", "dcsc", "coo", "csf")  # csf of two modes reads dcsr
+PRESETS = ("dense", "csr", "csc", "coo", "dcsr", "dcsc", "csf", "dia")
+_SHOWN = ("dense", "csr", "csc", "dcsr", "dcsc", "dia", "coo", "csf")  # csf of two modes reads dcsr
 
 
 @cache

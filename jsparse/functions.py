@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jsparse import convert
+from jsparse import convert, exchange
 from jsparse.api import einsum, evaluate
 from jsparse.array import SparseArray, require_sparse
 from jsparse.convert import letters, to, todense
@@ -268,7 +268,7 @@ def install() -> None:
         "__truediv__": divide, "__rtruediv__": _binary(divide, True),
         "__neg__": negative, "__pos__": lambda a: a, "__getitem__": getitem,
         "to": to, "astype": convert.astype, "todense": todense,
-        "to_scipy": convert.toscipy, "to_bcoo": convert.tobcoo,
+        "to_scipy": exchange.toscipy, "to_bcoo": exchange.tobcoo,
         "sum": sum, "mean": mean, "reshape": _reshape, "conj": conj,
     }  # fmt: skip
     for name, method in table.items():

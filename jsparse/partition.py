@@ -136,7 +136,7 @@ def _flexible(spec: pipeline.Spec) -> set[str]:
         f, level_vars = access.format, access.level_vars
         names -= {v for v in level_vars if level_vars.count(v) > 1}
         if not f.is_dense:
-            names -= set(level_vars[: f.ndim - f.dense_tail])
+            names -= set(level_vars[: f.ndim - f.free_tail])
     if a.output.dtype == "bool":  # not a sum
         names -= set(a.reductions)
     return names

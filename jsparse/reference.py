@@ -94,6 +94,8 @@ def einsum(a: Assignment, extents: Sequence[Any], flat: Arrays) -> Any:
         else:
             y = -y if total is None and term.sign < 0 else y
             total = y if total is None else total - y if term.sign < 0 else total + y
+    if a.output.format.relative:  # the data have an axis for each level
+        total = total.reshape(-1, *(extent[v] for v in a.output.level_vars[1:]))
     return total.astype(dtype)
 
 
@@ -168,7 +170,7 @@ def _entries(access: Access, arrays: Arrays, extent: Extents, dtype: str) -> Ent
     values = arrays.pop(0) if access.dtype != PATTERN else None
     narrow = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays]
     by_name = dict(zip(access.format.array_names(), narrow, strict=True))
-    depth = access.format.ndim - access.format.dense_tail
+    depth = access.format.ndim - access.format.free_tail
     count: Any = 1  # positions of the level, of which [lo, hi) hold entries
     lo, hi = jnp.int32(0), jnp.int32(1)
     columns: list[Any] = []
@@ -179,6 +181,8 @@ def _entries(access: Access, arrays: Arrays, extent: Extents, dtype: str) -> Ent
             columns = [_repeat(c[:, None], count, e) for c in columns]
             columns.append(_repeat(jnp.arange(e)[None, :], count, e))
             count, lo, hi = count * e, lo * e, hi * e
+            if n and access.format.levels[n - 1].relative:
+                columns[n - 1] += columns[n].astype(columns[n - 1].dtype)
             continue
         crd = by_name[n, "crd"]
         if "pos" in level.arrays:
@@ -188,6 +192,8 @@ def _entries(access: Access, arrays: Arrays, extent: Extents, dtype: str) -> Ent
             parent = jnp.searchsorted(pos, at, side="right") - 1
             columns = [_take(c, parent) for c in columns]
             count, lo, hi = crd.shape[0], pos[0], pos[-1]
+        elif level.relative:
+            count, hi = crd.shape[0], jnp.int32(crd.shape[0])
         columns.append(crd)
     at = jnp.arange(count, dtype=columns[-1].dtype)
     valid = (at >= lo) & (at < hi)

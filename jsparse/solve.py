@@ -8,6 +8,7 @@ solve     split off a pair; or make sparse operands agree in storage order; then
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -170,6 +171,9 @@ def _output(
         return Output(wanted)
     if inferred.shares is not None:
         return inferred  # converted afterwards
+    if not wanted.appended:  # assembled in another, then converted
+        plain = parse_format("csr" if len(shape) == 2 else "csf", len(shape))
+        return inferred if inferred.computed else Output(plain)
     wide = any(a.format.index == "int64" for a in accesses if not a.format.is_dense)
     return Output(wanted.tighten().with_index("int64" if wide else wanted.index))
 
@@ -210,7 +214,7 @@ def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[
 def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
     """The result of a job: split off a pair, or make operands agree; then pattern and values."""
     if len(job.ops) > 2 and wish.schedule is None and len(job.problem.terms) == 1:
-        nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
+        nse = _stored(job.ops)
         sizes = tuple(zip(job.extent, guessed(job.extent.values()), strict=True))
         pair = split.first_pair(
             job.accesses, job.problem.output, job.output.shares is not None, sizes, nse
@@ -226,12 +230,19 @@ def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
         a = Assignment(out, job.accesses, job.problem.terms)
         return job.wrap(contract(a, job.extent, [*job.flat(), *like.arrays], wish.schedule), like)
     if job.output.computed:
-        return _assembled(job, out, wish)
+        result = _assembled(job, out, wish)
+        wanted = as_format(wish.out_format or result.format, result.ndim)
+        return result if wanted.appended else to(result, wanted)
     a = Assignment(out, job.accesses, job.problem.terms, job.output.shares)
     result = job.wrap(contract(a, job.extent, job.flat(), wish.schedule), None)
     if wish.out_format is not None and isinstance(result, SparseArray):
         return to(result, wish.out_format)
     return result
+
+
+def _stored(ops: Sequence[Any]) -> tuple[int, ...]:
+    """Positions of the last level of each operand that stores coordinates; 0 of dense ones."""
+    return tuple(int(x.data.shape[0]) if isinstance(x, SparseArray) else 0 for x in ops)
 
 
 def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
@@ -282,7 +293,7 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
             convert_operand(n, accesses[n].format.tighten())
     out = Access("Y", job.problem.output, job.output.format, dtype_name(job.dtype))
     a = Assignment(out, tuple(accesses), job.problem.terms)
-    nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in ops)
+    nse = _stored(ops)
     for n, order in storage.storage(a, guessed(job.extent[v] for v in a.vars), nse).items():
         convert_operand(n, _reordered(accesses[n].format, order))
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))
@@ -299,7 +310,7 @@ def _gathering(job: Job) -> Job:
         job.problem.terms,
     )
     sizes = guessed(job.extent[v] for v in a.vars)
-    nse = tuple(x.nse if isinstance(x, SparseArray) else 0 for x in job.ops)
+    nse = _stored(job.ops)
     ops, accesses = list(job.ops), list(job.accesses)
     for n, target in storage.rearrangements(a.plain(), sizes, nse, known).items():
         ops[n] = to(ops[n], target)

@@ -45,6 +45,8 @@ def _like_source(a: SparseArray, ndim: int) -> Format:
     rank.
     """
     name = str(a.format.tighten().with_index("int32"))
+    if not a.format.appended:
+        name = "csr"
     for kind in (name, "coo" if a.format.levels[-1].branchless else "csf" if ndim != 2 else "csr"):
         try:
             return parse_format(kind, ndim)

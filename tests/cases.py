@@ -63,7 +63,12 @@ SPARSE = {
         "dense,dense,dense,compressed",
     ),
 }
-OTHER = {2: ("dcsc", "compressed,dense", "csr/int64", "coo/int64", "compressed(-u),singleton@1,0")}
+OTHER = {
+    2: (
+        *("dcsc", "compressed,dense", "csr/int64", "coo/int64", "compressed(-u),singleton@1,0"),
+        *("dia", "diagonal,dense@0,1"),
+    )
+}
 
 EXTENTS: dict[str, dict[str, int]] = {
     "rect": {},
@@ -282,6 +287,8 @@ def pack(
     capacity beyond the entries of every level that has any, filled with what must not be read.
     """
     f = parse_format(format, len(shape))
+    if f.relative:
+        return _pack_diagonals(coords, data, shape, f)
     wide = coords if loose else coords[:, np.lexsort(coords[list(reversed(f.order))])]
     data = data if loose else data[np.lexsort(coords[list(reversed(f.order))])]
     n = wide.shape[1]
@@ -319,6 +326,33 @@ def pack(
     return js.SparseArray(jnp.asarray(leaf), tuple(jnp.asarray(a, index) for a in arrays), shape, f)
 
 
+def _pack_diagonals(
+    coords: Array, data: Array, shape: tuple[int, ...], f: js.Format
+) -> js.SparseArray:
+    """A matrix of diagonals; what lies outside of it is NaN, or one, and must not be read."""
+    own, base = f.order
+    n, offset = shape[base], coords[own] - coords[base]
+    offsets, at = np.unique(offset, return_inverse=True)
+    out = np.zeros((offsets.size, n), data.dtype)
+    (np.logical_or if data.dtype == np.bool_ else np.add).at(out, (at, coords[base]), data)
+    reached = np.arange(n) + offsets[:, None]
+    out[(reached < 0) | (reached >= shape[own])] = np.nan if data.dtype.kind in "fc" else 1
+    return js.SparseArray(jnp.asarray(out), (jnp.asarray(offsets, f.index),), shape, f)
+
+
+def _unpack_diagonals(a: js.SparseArray) -> Array:
+    own, base = a.format.order
+    offsets, data = np.asarray(a.arrays[0]), np.asarray(a.data)
+    assert offsets.dtype == a.format.index
+    assert (np.diff(offsets) > 0).all(), offsets
+    assert ((offsets > -a.shape[base]) & (offsets < a.shape[own])).all(), offsets
+    assert data.shape == (offsets.size, a.shape[base])
+    c = np.stack([np.add.outer(offsets, np.arange(a.shape[base])), np.indices(data.shape)[1]])
+    held = (c[0] >= 0) & (c[0] < a.shape[own])
+    where = np.stack([c[(own, base).index(m)][held] for m in range(2)])
+    return scatter(where, data[held], a.shape)
+
+
 def shape_of_tail(f: js.Format, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Extents of the dense levels after the last sparse one."""
     return tuple(shape[m] for m in f.order[f.ndim - f.dense_tail :])
@@ -349,6 +383,8 @@ def _with_room(crd: Array, room: int) -> Array:
 def unpack(a: js.SparseArray) -> Array:
     """The dense array, read in NumPy; asserts that the index arrays keep the format's promises."""
     f = a.format
+    if f.relative:
+        return _unpack_diagonals(a)
     by_name = dict(zip(f.array_names(), map(np.asarray, a.arrays), strict=True))
     assert all(x.dtype == f.index for x in by_name.values()), (
         f,

@@ -317,7 +317,8 @@ def test_scipy(format: str, kind: str) -> None:
     m = getattr(sp, f"{format}_{kind}")(dense)
     a = js.asarray(m)
     assert_same(a, dense)
-    assert str(a.format) == (format if format in ("csr", "csc", "coo") else "csr")
+    assert str(a.format) == (format if format in ("csr", "csc", "coo", "dia") else "csr")
+    assert js.asarray(m, format="csr").nnz == np.count_nonzero(dense)
     assert_same(js.asarray(m, format="csc"), dense)
     assert_same(js.einsum("ij,j->i", m, np.ones(8)), dense.sum(1))
 

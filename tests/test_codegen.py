@@ -23,6 +23,11 @@ AVX2 = Target("x86-64/256", vector_bytes=32, registers=16, threads=2)
 
 VALUES = {
     "spmv": ("Y[i]:dense:float32 = A[i,j]:csr:float32 * B[j]:dense:float32", (100, 90), (800, 0)),
+    "spmv_dia": (
+        "Y[i]:dense:float32 = A[i,j]:dia:float32 * B[j]:dense:float32",
+        (1000, 1000),
+        (5, 0),
+    ),
     "spmm": (
         "Y[i,k]:dense:float32 = A[i,j]:csr:float32 * B[j,k]:dense:float32",
         (100, 64, 90),

@@ -604,7 +604,13 @@ def print_bits() -> None:
     c = a.to("coo")
     x, y = (jnp.asarray(rng.standard_normal(n), jnp.float32) for n in m.shape)
     u, b = (jnp.asarray(rng.standard_normal((n, 40)), jnp.float32) for n in m.shape)
+    n = 600_000
+    s = js.dia(rng.standard_normal((5, n)).astype(np.float32), [-313, -1, 0, 1, 313], (n, n))
+    z = jnp.asarray(rng.standard_normal(n), jnp.float32)
     calls: list[tuple[Any, ...]] = [
+        ("ij,j->i", s, z),
+        ("ij,i->j", s, z),
+        ("ij,j->ij", s, z),
         ("ij,jk->ik", a, b),
         ("ij,jk->ik", c, b),
         ("ij,j->i", a, y),

@@ -126,6 +126,10 @@ ffi::Error FaultError(std::string_view key, std::string_view recipe, int32_t sta
               limit + " (non-decreasing, at most the stored entries)" + kDamaged;
       return ffi::Error(ffi::ErrorCode::kInvalidArgument, text);
     }
+    case JS_OFFSET:
+      text += Where(fault, recipe) + "crd[" + position + "] is " + got + ", expected offsets that ascend, below " + limit +
+              " and inside of the matrix" + kDamaged;
+      return ffi::Error(ffi::ErrorCode::kOutOfRange, text);
     case JS_OUT_OF_MEMORY:
       text += "out of memory: a workspace of " + got + " bytes was refused";
       return ffi::Error(ffi::ErrorCode::kResourceExhausted, text);

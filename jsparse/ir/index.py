@@ -69,12 +69,22 @@ class Access:
     """The variable of each level, outermost first."""
     sparse_vars: tuple[str, ...] = field(init=False, repr=False, compare=False)
     """Variables that index a level with stored coordinates."""
+    tied: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """The variables of a relative level and of the level below, else none: bind either, then the
+    other is iterated.
+    """
 
     def __post_init__(self) -> None:
         names = tuple([self.vars[m] for m in self.format.order])
         sparse = tuple([names[n] for n in self.format.sparse_levels])
         object.__setattr__(self, "level_vars", names)
         object.__setattr__(self, "sparse_vars", sparse)
+        object.__setattr__(self, "tied", names[:2] if self.format.relative else ())
+
+    @property
+    def walk_vars(self) -> tuple[str, ...]:
+        """The variables in the order of loops that meet the entries as they are stored."""
+        return (*reversed(self.tied), *self.level_vars[len(self.tied) :])
 
     def __str__(self) -> str:
         trust = "!!" if self.exact else "!" if self.trusted else ""
@@ -107,6 +117,8 @@ class Assignment:
     None where the pattern is that of an operand, or is what is to be computed (an output dtype of
     `pattern`).
     """
+    ties: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
+    """The variables that relative levels tie, of each operand and pattern that has one."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
@@ -120,6 +132,8 @@ class Assignment:
         own = self.sampled and self.shares is None and self.output.dtype != PATTERN
         pattern = replace(self.output, name="P", dtype=PATTERN) if own else None
         object.__setattr__(self, "pattern", pattern)
+        accesses = (*self.operands, pattern) if pattern is not None else self.operands
+        object.__setattr__(self, "ties", tuple([x.tied for x in accesses if x.tied]))
         key = hash((self.output, self.operands, self.terms, self.shares))
         object.__setattr__(self, "_hash", key)
         used = sorted(f for t in self.terms for f in t.factors)
@@ -136,6 +150,15 @@ class Assignment:
             return self
         operands = tuple(replace(x, known=None) for x in self.operands)
         return replace(self, output=replace(self.output, known=None), operands=operands)
+
+    def moving(self, v: str) -> tuple[str, ...]:
+        """The variables that move by one as `v` does: itself, and what relative levels tie to
+        it.
+        """
+        if not self.ties:
+            return (v,)
+        found = {u for tied in self.ties if v in tied for u in tied}
+        return (v, *sorted(found - {v}))
 
     @property
     def sampled(self) -> bool:

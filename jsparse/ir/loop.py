@@ -292,7 +292,7 @@ Stmt = (
     | Check
 )
 
-CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY = 1, 2, 3, 4  # csrc/abi.h
+CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY, OFFSET = 1, 2, 3, 4, 5  # csrc/abi.h
 
 
 @record

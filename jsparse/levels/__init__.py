@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from jsparse.levels.compressed import Compressed
 from jsparse.levels.dense import Dense
-from jsparse.levels.level import Level, Storage
+from jsparse.levels.diagonal import Diagonal
+from jsparse.levels.level import Level, Storage, Tie
 from jsparse.levels.singleton import Singleton
 
-LEVELS: dict[str, type[Level]] = {c.kind: c for c in (Dense, Compressed, Singleton)}
+LEVELS: dict[str, type[Level]] = {c.kind: c for c in (Dense, Compressed, Singleton, Diagonal)}
 
-__all__ = ["LEVELS", "Compressed", "Dense", "Level", "Singleton", "Storage"]
+__all__ = ["LEVELS", "Compressed", "Dense", "Diagonal", "Level", "Singleton", "Storage", "Tie"]

@@ -10,7 +10,7 @@ Space beyond the last `pos` is capacity: never read, so padding is free.
 from __future__ import annotations
 
 from jsparse.ir.loop import INT, ONE, Cast, Expr, Load, add
-from jsparse.levels.level import Level, Storage
+from jsparse.levels.level import Level, Storage, Tie
 from jsparse.record import record
 
 
@@ -25,10 +25,10 @@ class Compressed(Level):
     def positions(self, parents: int, extent: int, nse: int) -> int:
         return nse
 
-    def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:
+    def bounds(self, s: Storage, lo: Expr, hi: Expr, tie: Tie | None = None) -> tuple[Expr, Expr]:
         return Cast(INT, Load(s["pos"], lo)), Cast(INT, Load(s["pos"], hi))
 
-    def coordinate(self, s: Storage, p: Expr) -> Expr:
+    def coordinate(self, s: Storage, p: Expr, tie: Tie | None = None) -> Expr:
         return Cast(INT, Load(s["crd"], p))
 
 

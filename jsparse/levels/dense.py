@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from jsparse.ir.loop import Expr, add, mul
-from jsparse.levels.level import Level, Storage
+from jsparse.levels.level import Level, Storage, Tie
 from jsparse.record import record
 
 
@@ -22,7 +22,7 @@ class Dense(Level):
     def positions(self, parents: int, extent: int, nse: int) -> int:
         return parents * extent
 
-    def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:
+    def bounds(self, s: Storage, lo: Expr, hi: Expr, tie: Tie | None = None) -> tuple[Expr, Expr]:
         return mul(lo, s.extent), mul(hi, s.extent)
 
     def locate(self, s: Storage, parent: Expr, coordinate: Expr) -> Expr:

@@ -12,7 +12,9 @@ A level states properties and emits its own code, so that nothing outside this f
 level kinds.  The properties are Chou, Kjolstad and Amarasinghe's ("Format Abstraction for Sparse
 Tensor Algebra Compilers", 2018): `full` (every coordinate is stored, and can be located by
 arithmetic), `ordered` (coordinates of a fiber ascend), `unique` (no coordinate twice in a fiber),
-`branchless` (one child per parent position).
+`branchless` (one child per parent position).  Ours are `relative` (coordinates are stored relative
+to those of the full level below, and are the same for all of them) and `appended` (entries can be
+put behind those that are there).
 """
 
 from __future__ import annotations
@@ -33,9 +35,24 @@ class Storage:
     arrays: dict[str, Buffer]
     extent: Expr
     level: int
+    base: Expr | None = None  # the extent of the level below, if there is one
 
     def __getitem__(self, role: str) -> Buffer:
         return self.arrays[role]
+
+
+@record
+class Tie:
+    """What is known where a relative level is entered: one of the two coordinates that it ties.
+
+    `extent` is that of the other coordinate; `back` says that the one `at` hand is the level's own,
+    so that the base's is sought; `inner` that all stored ones have a place beside it.
+    """
+
+    at: Expr
+    extent: Expr
+    back: bool
+    inner: bool = False
 
 
 @record
@@ -49,6 +66,8 @@ class Level(ABC):
     kind: ClassVar[str] = ""
     full: ClassVar[bool] = False
     branchless: ClassVar[bool] = False
+    relative: ClassVar[bool] = False
+    appended: ClassVar[bool] = True
     arrays: ClassVar[tuple[str, ...]] = ()
 
     def __str__(self) -> str:
@@ -76,13 +95,35 @@ class Level(ABC):
         """
 
     # ------------------------------------------------------------ iterate
-    def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:
-        """First and past-the-last position below the parent positions [lo, hi)."""
+    def bounds(self, s: Storage, lo: Expr, hi: Expr, tie: Tie | None = None) -> tuple[Expr, Expr]:
+        """First and past-the-last position below the parent positions [lo, hi); of a relative
+        level those whose coordinate is inside of its extent, or without a tie all.
+        """
         raise NotImplementedError(f"{self.kind} levels are not iterated by position")
 
-    def coordinate(self, s: Storage, p: Expr) -> Expr:
+    def coordinate(self, s: Storage, p: Expr, tie: Tie | None = None) -> Expr:
         """The coordinate at position p."""
         raise NotImplementedError(f"{self.kind} levels have no stored coordinates")
+
+    def stored(self, coordinate: Expr, tie: Tie | None = None) -> Expr:
+        """What the array of coordinates holds for `coordinate`."""
+        return coordinate
+
+    def interior(self, s: Storage, back: bool) -> tuple[Expr, Expr]:
+        """Of the coordinate that is bound first, where all stored ones have a place beside it; may
+        be an empty range, also one that ends before it starts.  Only for relative levels.
+        """
+        raise NotImplementedError(f"{self.kind} levels are not relative")
+
+    def reach(self, s: Storage, p: Expr) -> tuple[Expr, Expr]:
+        """From and to which coordinate of the level below position p has a place.  Only for
+        relative levels.
+        """
+        raise NotImplementedError(f"{self.kind} levels are not relative")
+
+    def damaged(self, s: Storage, p: Expr) -> Expr:
+        """Whether what is stored at position p cannot be.  Only for relative levels."""
+        raise NotImplementedError(f"{self.kind} levels are not relative")
 
     # ------------------------------------------------------------- locate
     def locate(self, s: Storage, parent: Expr, coordinate: Expr) -> Expr:

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from jsparse.ir.loop import INT, Cast, Expr, Load
-from jsparse.levels.level import Level, Storage
+from jsparse.levels.level import Level, Storage, Tie
 from jsparse.record import record
 
 
@@ -24,8 +24,8 @@ class Singleton(Level):
     def positions(self, parents: int, extent: int, nse: int) -> int:
         return parents
 
-    def bounds(self, s: Storage, lo: Expr, hi: Expr) -> tuple[Expr, Expr]:
+    def bounds(self, s: Storage, lo: Expr, hi: Expr, tie: Tie | None = None) -> tuple[Expr, Expr]:
         return lo, hi
 
-    def coordinate(self, s: Storage, p: Expr) -> Expr:
+    def coordinate(self, s: Storage, p: Expr, tie: Tie | None = None) -> Expr:
         return Cast(INT, Load(s["crd"], p))

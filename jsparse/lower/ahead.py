@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from jsparse.ir.loop import ONE, ZERO, Bin, Const, Dim, Do, Load, Stmt, Var, add, sub
 from jsparse.lower.buffers import Binding
-from jsparse.lower.walk import Cursor, Cursors
+from jsparse.lower.cursor import Cursor, Cursors
 
 DISTANCE = 8  # entries
 LINE = 16  # elements: a cache line of 32-bit ones
@@ -21,6 +21,8 @@ LINE = 16  # elements: a cache line of 32-bit ones
 def fibers_ahead(binding: Binding, v: str, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
     """Prefetches of the fibers that the entry `DISTANCE` after `p` of `c` picks by its `v`."""
     out: list[Stmt] = []
+    if c.next_level.relative:  # they follow one another: the hardware sees that by itself
+        return out
     last = sub(Dim(c.storage[c.level]["crd"], 0), ONE)
     picked = c.coordinate(Bin("min", add(p, Const(DISTANCE)), last))
     for n, x in cursors.items():

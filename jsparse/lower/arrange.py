@@ -35,8 +35,9 @@ from jsparse.ir.loop import (
     sub,
 )
 from jsparse.lower.buffers import Binding, positions
+from jsparse.lower.cursor import Cursors, Env
 from jsparse.lower.packer import Packer, groups
-from jsparse.lower.walk import Cursors, Env, Walk, block_scope
+from jsparse.lower.walk import Walk, block_scope
 
 
 @dataclass
@@ -63,7 +64,7 @@ def sort_modes(a: Assignment) -> int:
         return target.format.ndim
     for m in range(target.format.ndim + 1):
         head, tail = target.level_vars[:m], target.level_vars[m:]
-        if tuple(v for v in source.level_vars if v not in head) == tail:
+        if tuple(v for v in source.walk_vars if v not in head) == tail:
             return m
     raise InternalError("unreachable: sorting by every mode always suffices")
 
@@ -86,7 +87,7 @@ def lower(
     columns = {v: Buffer(f"{v}_crd", index) for v in target.level_vars}
     head += [Scratch(b, room) for b in columns.values()]
     head.append(Decl(n, ZERO, mutable=True))
-    listing = List(source.access.level_vars, ((0,),), dict(packer.extents), columns, perm)
+    listing = List(source.access.walk_vars, ((0,),), dict(packer.extents), columns, perm)
     head.append(block_scope(listing.visit(0, {0: source.cursor(required=True)}, {})))
     for v in reversed(target.level_vars[: sort_modes(a)]):
         head.append(Do("sort_by", (perm, columns[v], n)))

@@ -59,9 +59,10 @@ from jsparse.lower import arrange
 from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT, Binding, bind, checks
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
+from jsparse.lower.cursor import Cursor, Cursors, Env
 from jsparse.lower.packer import Group, Packer, groups, output_buffers
 from jsparse.lower.products import Products
-from jsparse.lower.walk import Cursor, Cursors, Env, Walk, block_scope
+from jsparse.lower.walk import Walk, block_scope
 from jsparse.record import replace
 from jsparse.schedule.directives import Nest
 

@@ -12,21 +12,28 @@ from __future__ import annotations
 from jsparse.ir.index import PATTERN, Access, Assignment
 from jsparse.ir.loop import (
     CRD_OUT_OF_RANGE,
+    INT,
+    OFFSET,
     POS_NOT_MONOTONE,
     ZERO,
     Buffer,
+    Cast,
     Check,
     Const,
     Decl,
     Dim,
     Expr,
     Extent,
+    For,
+    If,
+    Load,
+    Raise,
     Stmt,
     Var,
     block,
 )
-from jsparse.levels import Storage
-from jsparse.lower.walk import Cursor
+from jsparse.levels import Level, Storage
+from jsparse.lower.cursor import Cursor
 from jsparse.record import record
 
 OUTPUT = -1  # the operand number of the output in cursors and faults
@@ -87,8 +94,10 @@ def bind(a: Assignment) -> Binding:
                     extents[v] = Dim(buffer, access.format.order.index(mode))
     dims: dict[str, Expr] = {v: Var(f"{v}_dim") for v in extents}
     for n, access in accesses.items():
+        names = access.level_vars
+        below = (*[dims[v] for v in names[1:]], None)
         storage = tuple(
-            Storage(arrays[n][level], dims[v], level) for level, v in enumerate(access.level_vars)
+            Storage(arrays[n][level], dims[v], level, below[level]) for level, v in enumerate(names)
         )
         tensors[n] = Tensor(access, n, values[n], storage)
     return Binding(tensors, tuple(args), extents)
@@ -112,6 +121,9 @@ def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
         return out
     for n in range(first, t.access.format.ndim):
         level, s = t.access.format.levels[n], t.storage[n]
+        if level.relative:
+            out.append(_offsets(t.number, level, s))
+            return out
         if "pos" in s.arrays:
             room = Dim(s["crd"], 0)
             out.append(Check(POS_NOT_MONOTONE, t.number, n, s["pos"], lo, hi, room))
@@ -123,6 +135,14 @@ def checks(t: Tensor, lo: Expr, hi: Expr, first: int = 0) -> list[Stmt]:
         if "crd" in s.arrays:
             out.append(Check(CRD_OUT_OF_RANGE, t.number, n, s["crd"], lo, hi, s.extent))
     return out
+
+
+def _offsets(number: int, level: Level, s: Storage) -> Stmt:
+    """A fault if the coordinates of a relative level do not ascend, or leave the matrix."""
+    q = Var("q")
+    got = Cast(INT, Load(s["crd"], q))
+    fault = Raise(OFFSET, number, s.level, q, got, s.extent)
+    return For(q, ZERO, Dim(s["crd"], 0), If(level.damaged(s, q), fault))
 
 
 def check_all(tensors: list[Tensor]) -> Stmt | None:

@@ -31,7 +31,7 @@ from jsparse.ir.loop import (
     sub,
 )
 from jsparse.lower.buffers import Tensor, checks
-from jsparse.lower.walk import Cursor, Cursors, Env
+from jsparse.lower.cursor import Cursor, Cursors, Env
 from jsparse.record import record
 
 GRAIN = 1 << 15  # multiply-adds in a chunk: some 10 to 50 microseconds

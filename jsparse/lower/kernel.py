@@ -14,6 +14,7 @@ from jsparse.ir.loop import (
     Decl,
     Dim,
     Do,
+    Expr,
     For,
     Kernel,
     Load,
@@ -21,14 +22,15 @@ from jsparse.ir.loop import (
     Stmt,
     Store,
     Var,
+    add,
     block,
     mul,
 )
-from jsparse.lower.buffers import OUTPUT, Binding, bind, checks, positions
+from jsparse.lower.buffers import OUTPUT, Binding, Tensor, bind, checks, positions
+from jsparse.lower.cursor import Cursor
 from jsparse.lower.loops import Einsum
 from jsparse.lower.parts import combine
 from jsparse.lower.sums import WIDE, adds
-from jsparse.lower.walk import Cursor
 from jsparse.schedule.directives import Nest
 
 
@@ -84,6 +86,23 @@ def _scatter_dtype(nest: Nest) -> str:
     return "float64" if nest.widened else WIDE.get(dtype, dtype)
 
 
+def _padding(owner: Tensor, result: Buffer) -> Stmt:
+    """Zeros where the coordinates of a relative level leave the matrix: no loop comes there."""
+    p, s = Var("p"), owner.storage[0]
+    lo, hi = owner.access.format.levels[0].reach(s, p)
+    assert s.base is not None
+
+    def place(i: Expr) -> Expr:
+        at = add(mul(p, s.base or ZERO), i)
+        for below in owner.storage[2:]:
+            at = mul(at, below.extent)
+        return at
+
+    first, last = place(ZERO), place(s.base)
+    before, behind = (result, first, place(lo)), (result, place(hi), last)
+    return For(p, ZERO, Dim(s["crd"], 0), block(Do("fill_zero", before), Do("fill_zero", behind)))
+
+
 def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
     """Fill with zeros what the loops may not reach: all of it before, or after them the capacity
     beyond the entries.
@@ -98,5 +117,7 @@ def _zeroing(walk: Einsum, binding: Binding) -> tuple[list[Stmt], list[Stmt]]:
         return [Do("fill_zero", (result, ZERO, Dim(result, -1)))], []
     if a.sampled:
         owner = binding.tensors[OUTPUT if a.shares is None else a.shares]
+        if a.output.format.relative:
+            return [_padding(owner, result)], []
         return [], [Do("fill_zero", (result, positions(owner), Dim(result, -1)))]
     return [], []

@@ -49,15 +49,17 @@ from jsparse.lower import parts
 from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
-from jsparse.lower.products import Lanes, Products
+from jsparse.lower.cursor import Cursor, Cursors, Env
+from jsparse.lower.products import Lanes
 from jsparse.lower.running import Running
 from jsparse.lower.sums import adds, position_row, tree
-from jsparse.lower.walk import Cursor, Cursors, Env, block_scope
+from jsparse.lower.vectors import Vectors
+from jsparse.lower.walk import block_scope
 from jsparse.record import replace
 
 
 @dataclass
-class Einsum(Running, Products):
+class Einsum(Running, Vectors):
     """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
     parallel chunks.
     """
@@ -124,7 +126,7 @@ class Einsum(Running, Products):
         """
         if not (self.adds and 0 < d < len(self.order)) or n == OUTPUT or n in self.factors:
             return False
-        known = self.binding.tensors[n].values is not None and c.next_var is None and c.has is None
+        known = self.binding.tensors[n].values is not None and c.complete and c.has is None
         return known and not self.is_vector(n) and len(self.terms) == 1
 
     def hoist(self, n: int, d: int, cursors: Cursors, env: Env) -> Stmt:
@@ -151,28 +153,6 @@ class Einsum(Running, Products):
         if self.nest.vector and self.nest.vector[0] == v:
             return self.vector(d, cursors, env)
         return super().loop(d, cursors, env)
-
-    def vector(self, d: int, cursors: Cursors, env: Env) -> Stmt:
-        """The vector loop: blocks of lanes x registers, then of lanes, then single values."""
-        assert self.nest.vector is not None
-        name, lanes, registers = self.nest.vector
-        v, n = Var(name), self.extents[name]
-        stmts: list[Stmt] = []
-        start: Expr = ZERO
-        for count, step in ((registers, lanes * registers), (1, lanes), (1, 1)):
-            if count == 1 and step == lanes and registers == 1 and stmts:
-                continue
-            self.lanes = Lanes(name, lanes, count) if step > 1 else None
-            stop = n if step == 1 else Var(f"{name}_{step}")
-            if step > 1:
-                stmts.append(
-                    Decl(Var(f"{name}_{step}"), mul(Bin("/", n, Const(step)), Const(step)))
-                )
-            body = self.visit(d + 1, cursors, {**env, name: v})
-            stmts.append(For(v, start, stop, body, step))
-            start = stop
-        self.lanes = None
-        return block(*stmts)
 
     def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """acc = 0; the reduction loops; store acc."""

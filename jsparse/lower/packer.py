@@ -33,7 +33,7 @@ from jsparse.ir.loop import (
     sub,
 )
 from jsparse.lower.buffers import OUTPUT
-from jsparse.lower.walk import Env
+from jsparse.lower.cursor import Env
 from jsparse.record import record
 
 

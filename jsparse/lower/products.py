@@ -22,8 +22,9 @@ from jsparse.ir.loop import (
     type_of,
 )
 from jsparse.lower.buffers import Binding
+from jsparse.lower.cursor import Cursors, Env
 from jsparse.lower.sums import WIDE, masked
-from jsparse.lower.walk import ABSENT, Cursors, Env, Walk
+from jsparse.lower.walk import ABSENT, Walk
 from jsparse.record import record
 from jsparse.schedule.directives import Nest
 
@@ -31,12 +32,13 @@ from jsparse.schedule.directives import Nest
 @record
 class Lanes:
     """A vector loop in progress: `registers` times `lanes` consecutive values of `var`, from its
-    bound value on.
+    bound value on, and of the other variables of `moving`, which move along by steps of one.
     """
 
     var: str
     lanes: int
     registers: int
+    moving: frozenset[str]
 
 
 @dataclass
@@ -101,7 +103,8 @@ class Products(Walk):
         return head, out
 
     def is_vector(self, n: int) -> bool:
-        return self.lanes is not None and self.lanes.var in self.assignment.operands[n].vars
+        names = self.assignment.operands[n].vars
+        return self.lanes is not None and not self.lanes.moving.isdisjoint(names)
 
     def load(self, n: int, cursors: Cursors, u: int) -> Expr:
         buffer = self.binding.tensors[n].values

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from jsparse.ir.loop import ONE, Assign, Decl, If, Stmt, Var, add, block
 from jsparse.lower.buffers import OUTPUT
-from jsparse.lower.walk import Cursors, Env, Walk
+from jsparse.lower.cursor import Cursors, Env
+from jsparse.lower.walk import Walk
 
 
 @dataclass

@@ -27,7 +27,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from jsparse.errors import InternalError
-from jsparse.ir.index import Access
 from jsparse.ir.loop import (
     BOOL,
     INT,
@@ -36,7 +35,6 @@ from jsparse.ir.loop import (
     Assign,
     Bin,
     Break,
-    Buffer,
     Call,
     Cast,
     Const,
@@ -54,72 +52,11 @@ from jsparse.ir.loop import (
     both,
     sub,
 )
-from jsparse.levels import Level, Storage
-from jsparse.record import record, replace
+from jsparse.lower.cursor import Cursor, Cursors, Env
+from jsparse.record import replace
 
 LAST = Const(2**63 - 1)  # past every coordinate
 ABSENT = Const(False, BOOL)
-
-
-@record
-class Cursor:
-    """How far a tensor has been descended: `level` levels are bound, at position `lo` (or
-    positions [lo, hi)).
-    """
-
-    access: Access
-    storage: tuple[Storage, ...]
-    required: bool
-    level: int = 0
-    lo: Expr = ZERO
-    hi: Expr | None = None
-    has: Expr | None = None
-    table: Buffer | None = None  # a row of positions + 1, in which the next level is looked up
-    valid: bool = False  # whether `lo` may be read from also where `has` does not hold
-
-    @property
-    def next_var(self) -> str | None:
-        names = self.access.level_vars
-        return names[self.level] if self.level < len(names) else None
-
-    @property
-    def next_level(self) -> Level:
-        return self.access.format.levels[self.level]
-
-    @property
-    def position(self) -> str:
-        return f"p{self.access.name}{self.level}"
-
-    @property
-    def grouped(self) -> bool:
-        """Whether equal coordinates of the next level form one group, whose members the level
-        below tells apart.
-        """
-        levels = self.access.format.levels
-        below = self.level + 1
-        return not self.next_level.unique and below < len(levels) and levels[below].branchless
-
-    def bounds(self) -> tuple[Expr, Expr]:
-        """The positions of the next level below the present one; none where an optional cursor is
-        absent.
-        """
-        s = self.storage[self.level]
-        lo, hi = self.next_level.bounds(
-            s, self.lo, self.hi if self.hi is not None else add(self.lo, ONE)
-        )
-        if self.has is not None:
-            lo, hi = Select(self.has, lo, ZERO), Select(self.has, hi, ZERO)
-        return lo, hi
-
-    def coordinate(self, p: Expr) -> Expr:
-        return self.next_level.coordinate(self.storage[self.level], p)
-
-    def down(self, lo: Expr, hi: Expr | None = None, has: Expr | None = None) -> Cursor:
-        return Cursor(self.access, self.storage, self.required, self.level + 1, lo, hi, has)
-
-
-Cursors = dict[int, Cursor]
-Env = dict[str, Expr]
 
 
 @dataclass
@@ -151,6 +88,7 @@ class Walk:
     # ------------------------------------------------------------------- walk
     def visit(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """Let cursors catch up with the bound variables, then go on at depth `d`."""
+        cursors = {n: c.tied(env) for n, c in cursors.items()}
         for n, c in cursors.items():
             if c.next_var in env:
                 return self.catch_up(n, d, cursors, env)
@@ -179,7 +117,8 @@ class Walk:
             )
             return For(p, lo, hi, body)
         crd = c.storage[c.level]["crd"]
-        head = [Decl(end, hi), Decl(p, Call("lower_bound", (crd, lo, end, v)))]
+        key = c.next_level.stored(v, c.tie)
+        head = [Decl(end, hi), Decl(p, Call("lower_bound", (crd, lo, end, key)))]
         found = Bin("and", Bin("<", p, end), Bin("==", c.coordinate(p), v))
         group = Call("lower_bound", (crd, p, end, add(v, ONE))) if c.grouped else None
         if c.required:
@@ -189,11 +128,17 @@ class Walk:
 
     def iterators(self, d: int, cursors: Cursors) -> Cursors:
         v = self.order[d]
-        return {
+        its = {
             n: c
             for n, c in cursors.items()
             if c.next_var == v and not c.next_level.full and c.table is None
         }
+        while len(its) > 1:  # those that descend cannot be merged: they are searched
+            n = next((n for n, c in its.items() if c.descends), None)
+            if n is None:
+                break
+            del its[n]
+        return its
 
     def loop(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         its = self.iterators(d, cursors)

@@ -23,8 +23,9 @@ from jsparse.schedule.directives import (
     Nest,
     Precompute,
     Schedule,
+    not_vectorizable,
 )
-from jsparse.schedule.finish import Candidate, finish
+from jsparse.schedule.finish import Candidate, finish, splits
 from jsparse.schedule.stats import Stats, estimate
 from jsparse.target import VECTOR_DTYPES, Target, host
 
@@ -64,7 +65,7 @@ def orders(a: Assignment, accesses: list[Access]) -> Iterator[tuple[str, ...]]:
         v
         for x in accesses
         if not x.format.is_dense
-        for v in x.level_vars[: x.format.ndim - x.format.dense_tail]
+        for v in x.level_vars[: x.format.ndim - x.format.free_tail]
     }
     first = tuple(v for v in a.vars if v in walked)
     rest = tuple(v for v in a.vars if v not in walked and v in a.output.vars)
@@ -149,7 +150,7 @@ def located_of(
             others = [
                 name for name, _ in ready.get(v, []) if (name, v) not in found and name != x.name
             ]
-            once = level.unique and x.level_vars.count(v) == 1
+            once = level.unique and x.level_vars.count(v) == 1 and not x.tied
             if not level.full and again and once and others and extents[v] <= LONGEST_ROW:
                 found.append((x.name, v))
     return tuple(found)
@@ -172,27 +173,14 @@ def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[st
 
 
 def vector_candidates(a: Assignment) -> tuple[str, ...]:
-    """Variables that index nothing but dense levels, once in each access, innermost or movable
-    there.
-    """
-    out = []
-    accesses = [*a.operands, a.output]
-    for v in a.vars:
-        ok = True
-        for access in accesses:
-            if v not in access.vars:
-                continue
-            movable = access.format.is_dense
-            innermost = access.level_vars[-1] == v and access.format.levels[-1].full
-            ok &= access.vars.count(v) == 1 and (movable or innermost)
-        if ok:
-            out.append(v)
-    return tuple(out)
+    """Variables that can be the vector loop once dense tensors are laid out for it."""
+    return tuple(v for v in a.vars if not_vectorizable(a, None, v, movable=True) is None)
 
 
-def innermost(access: Access, v: str) -> Access:
-    """The access with a dense tensor laid out so that `v` is contiguous."""
-    if v not in access.vars or not access.format.is_dense or access.level_vars[-1] == v:
+def innermost(access: Access, moving: tuple[str, ...]) -> Access:
+    """The access with a dense tensor laid out so that what is in `moving` is contiguous."""
+    v = next((v for v in moving if v in access.vars), None)
+    if v is None or not access.format.is_dense or access.level_vars[-1] == v:
         return access
     mode = access.vars.index(v)
     order = (*(m for m in access.format.order if m != mode), mode)
@@ -200,9 +188,9 @@ def innermost(access: Access, v: str) -> Access:
 
 
 def relayout(a: Assignment, v: str) -> Assignment:
-    return replace(
-        a, output=innermost(a.output, v), operands=tuple(innermost(x, v) for x in a.operands)
-    )
+    moving = a.moving(v)
+    operands = tuple(innermost(x, moving) for x in a.operands)
+    return replace(a, output=innermost(a.output, moving), operands=operands)
 
 
 def moved(a: Assignment, b: Assignment, extents: dict[str, int]) -> float:
@@ -256,22 +244,27 @@ def _candidates(
         workspace = workspace_of(a, order, extents)
         located = located_of(a, order, extents)
         for vector in options:
-            if (
-                vector is not None
-                and order[-1] != vector[0]
-                and order.index(vector[0]) != _first(a, order)
-            ):
-                continue
-            if vector is not None and (vector[0] not in a.output.vars and order[-1] != vector[0]):
+            if vector is not None and not _fits(a, order, vector[0]):
                 continue
             if vector is not None and vector[0] == workspace:
                 continue
             total = cost.order_cost(a, order, extents, stats, pattern, workspace, vector, located)
             if vector is not None:
                 total += moves[vector]
-            if order and order[0] in a.output.vars and (vector is None or vector[0] != order[0]):
+            if splits(a, order, vector):
                 total *= PARALLEL
             yield Candidate(total, order, vector, workspace, located)
+
+
+def _fits(a: Assignment, order: tuple[str, ...], v: str) -> bool:
+    """Whether the loop over `v` can be the vector loop in this order: innermost, or just outside of
+    the reductions.  With others that move along: outside of them, and sums held in registers.
+    """
+    at, out = order.index(v), a.output.vars
+    if len(moving := a.moving(v)) > 1:
+        held = not any(u in out for u in order[Nest(a, order).first_reduction :])
+        return held and v in out and all(at < order.index(u) for u in moving[1:])
+    return order[-1] == v or (at == _first(a, order) and v in a.output.vars)
 
 
 def _first(a: Assignment, order: tuple[str, ...]) -> int:

@@ -26,11 +26,16 @@ class _Progress:
 
     __slots__ = ("fan", "full", "level", "name", "names", "next", "reached")
 
-    def __init__(self, access: Access, stats: Stats) -> None:
+    def __init__(self, access: Access, stats: Stats, order: tuple[str, ...]) -> None:
         self.name = access.name
         self.names = (*access.level_vars, None)
         self.full = access.format.full_levels
         self.fan = stats.fan
+        if access.tied:  # whichever comes first is walked whole, then the other by its entries
+            first, second = sorted(access.tied, key=order.index)
+            self.names = (first, second, *self.names[2:])
+            self.full = (True, False, *self.full[2:])
+            self.fan = (self.fan[1], self.fan[0], *self.fan[2:])
         self.level = 0
         self.next: str | None = self.names[0]
         self.reached = 1.0  # how often the present fiber was reached
@@ -127,8 +132,8 @@ def order_cost(
 ) -> float:
     """Predicted nanoseconds of the nest of `a` in `order`; infinite once they exceed `limit`."""
     own = a.pattern
-    progress = _Progress(own, pattern) if own is not None and pattern is not None else None
-    accesses = [_Progress(x, s) for x, s in zip(a.operands, stats, strict=True)]
+    progress = _Progress(own, pattern, order) if own is not None and pattern is not None else None
+    accesses = [_Progress(x, s, order) for x, s in zip(a.operands, stats, strict=True)]
     walker = Walker(
         extents, accesses, tuple(t.factors for t in a.terms), progress, a.output.vars, located
     )
@@ -148,7 +153,8 @@ def order_cost(
         name, lanes, registers = vector
         used = min(max(extents[name], 1), lanes * registers)
         work = work * math.ceil(used / lanes)
-    gathers = sum(1 for x in a.operands if x.vars and (vector is None or vector[0] not in x.vars))
+    moving = frozenset(a.moving(vector[0]) if vector else ())
+    gathers = sum(1 for x in a.operands if x.vars and moving.isdisjoint(x.vars))
     walker.cost += walker.count * (work + GATHER * gathers)
     if first < complete:
         walker.cost += walker.count * GATHER

@@ -142,7 +142,9 @@ class Locate(Directive):
         before = access.level_vars[:level]
         at = nest.order.index
         self.need(
-            not access.format.levels[level].full and access.format.levels[level].unique,
+            not access.format.levels[level].full
+            and access.format.levels[level].unique
+            and not access.tied,
             f"{self.var} must index a compressed level with unique coordinates",
         )
         self.need(
@@ -176,24 +178,41 @@ class Vectorize(Directive):
         self.need(
             not reduction or nest.order[-1] == self.var, "a reduction is vectorized innermost only"
         )
+        at = nest.order.index
+        for v in nest.assignment.moving(self.var):
+            self.need(at(self.var) <= at(v), f"{v} moves along with it, so its loop must be inside")
         return replace(nest, vector=(self.var, self.lanes, self.registers))
 
 
-def not_vectorizable(a: Assignment, workspace: str | None, var: str) -> str | None:
-    """Why `var` cannot be a vector loop, or None if it can: every access has it innermost and
-    dense, or lacks it.
+def not_vectorizable(
+    a: Assignment, workspace: str | None, var: str, *, movable: bool = False
+) -> str | None:
+    """Why `var` cannot be a vector loop, or None if it can: every access has it, or one variable
+    that moves along with it, innermost and dense, or has none of them.  With `movable` dense
+    tensors may be laid out anew.
     """
+    moving = a.moving(var)
     accesses = [*a.operands]
     if workspace != var:
         accesses.append(a.output)
+    if len(moving) > 1:
+        if len(a.ties) > 1:
+            return "more than one tensor is stored by diagonals"
+        if len(a.terms) > 1:
+            return "the terms of a sum have other entries"
     for access in accesses:
-        if var not in access.vars:
+        inside = [v for v in access.level_vars if v in moving]
+        if not inside:
             continue
-        if access.vars.count(var) > 1:
+        if inside.count(var) > 1:
             return f"{access.name} has {var} twice"
-        if access.level_vars[-1] != var or not access.format.levels[-1].full:
-            return f"{var} is not the innermost, dense level of {access.name}"
-    if a.pattern is not None and var in a.pattern.sparse_vars:
+        if len(inside) > 1 and not (set(inside) == set(access.tied) and len(set(inside)) == 2):
+            return f"{access.name} has {' and '.join(inside)}"
+        if movable and access.format.is_dense:
+            continue
+        if access.level_vars[-1] != inside[-1] or not access.format.levels[-1].full:
+            return f"{inside[-1]} is not the innermost, dense level of {access.name}"
+    if a.pattern is not None and not a.pattern.tied and set(moving) & set(a.pattern.sparse_vars):
         return f"{var} is a compressed level of the output"
     return None
 
@@ -296,7 +315,7 @@ class Prefetch(Directive):
         names = found[0].level_vars
         if not found[0].format.is_dense:
             self.need(
-                nest.vector is None and names[-1:] == nest.order[-1:],
+                nest.vector is None and names[-1:] == nest.order[-1:] and not found[0].tied,
                 "entries can be prefetched only for the innermost loop, and only a scalar one",
             )
             self.need(1 <= self.distance <= 4096, "distance must lie in 1 to 4096")

@@ -74,11 +74,7 @@ def finish(
     scalar = best.vector is None and a.output.dtype == "float32"
     if scalar and in_memory and _additions(a, extents, stats) > EXACT:
         schedule.append(Widen(a.output.name))
-    if (
-        best.order
-        and best.order[0] in a.output.vars
-        and (best.vector is None or best.vector[0] != best.order[0])
-    ):
+    if splits(a, best.order, best.vector):
         try:
             parallel = Parallelize(best.order[0])
             directives.apply((*schedule, parallel), a)
@@ -89,6 +85,13 @@ def finish(
     if parts > 1:
         schedule.append(Rfactor(best.order[0], parts))
     return tuple(schedule)
+
+
+def splits(a: Assignment, order: tuple[str, ...], vector: tuple[str, int, int] | None) -> bool:
+    """Whether the outermost loop can be cut in chunks that keep their vectors."""
+    if not order or order[0] not in a.output.vars:
+        return False
+    return vector is None or vector[0] != order[0] or len(a.moving(order[0])) > 1
 
 
 def _parts(
@@ -114,7 +117,7 @@ def _scattered_rows(a: Assignment, best: Candidate, extents: dict[str, int]) -> 
     """Dense operands whose rows a sparse loop picks from more than the second-level cache holds."""
     assert best.vector is not None
     stored = (*a.operands, *([a.pattern] if a.pattern else []))
-    sparse = {v for x in stored for v in x.sparse_vars}
+    sparse = {v for x in stored if not x.tied for v in x.sparse_vars}
     scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
     for x in (*a.operands, *scattered):
         names = x.level_vars

@@ -88,7 +88,8 @@ def computed_format(
         if not a.format.is_dense and a.format.index == "int64":
             index = "int64"
     for a in operands:
-        if not a.format.is_dense and set(a.vars) == set(output) and len(set(a.vars)) == len(a.vars):
+        own = a.format.appended and not a.format.is_dense
+        if own and set(a.vars) == set(output) and len(set(a.vars)) == len(a.vars):
             axes = tuple(a.vars.index(v) for v in output)
             return a.format.transpose(axes).tighten().with_index(index)
     ndim = len(output)
