@@ -24,7 +24,7 @@ import numpy as np
 from jax import lax
 
 from jsparse.array import Pattern, SparseArray, index_dtype
-from jsparse.assembly import count_and_fill, eager
+from jsparse.assembly import count_and_fill, draft_and_pack, drafts, eager
 from jsparse.contract import contract
 from jsparse.diagonals import Diagonals, of_coordinates
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
@@ -107,13 +107,17 @@ def assemble_pattern(
     numbers = tuple(extents[v] for v in a.vars)
     groups = assemble.groups(a)
     nse = checked_nse(nse, where)
-    known = {"work": work, "extents": numbers}
+    known = {"extents": numbers}
     capacity = (nse or 0,) * len(groups)
     if not traced(*flat):
         with jax.ensure_compile_time_eval():  # constants of a trace, if there is one around
-            return count_and_fill(
-                partial(eager, **known), a, flat, work, capacity if nse is not None else None
-            )
+            call = partial(eager, **known)
+            if nse is None and work == "merge":
+                worth, most = drafts(a, extents, flat)
+                done = draft_and_pack(a, numbers, flat, most) if worth else None
+                if done is not None:
+                    return done
+            return count_and_fill(call, a, flat, work, capacity if nse is not None else None)
     assumed = _assumed.get()
     if nse is None and assumed is not None:
         assumed[1](where)

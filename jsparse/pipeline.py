@@ -16,7 +16,7 @@ from jsparse.errors import JsparseError
 from jsparse.ir import verify
 from jsparse.ir.index import Access, Assignment, parse_assignment
 from jsparse.ir.loop import Kernel
-from jsparse.lower import assemble
+from jsparse.lower import assemble, draft
 from jsparse.lower import kernel as values
 from jsparse.record import record
 from jsparse.schedule import directives
@@ -27,8 +27,8 @@ from jsparse.schedule.directives import Schedule, parse_schedule
 class Spec:
     """A kernel to be: what it computes, and how.
 
-    `work`: "einsum" (values), or "merge" or "sort" (patterns, see `lower.assemble`); `count`:
-    only count entries. `batch`: for each batch axis, outermost first, which arguments have it in
+    `work`: "einsum" (values), "merge" or "sort" (patterns, see `lower.assemble`), or a step of
+    `lower.draft`; `count`: only count entries. `batch`: for each batch axis, outermost first, which arguments have it in
     front (all results do).
     """
 
@@ -81,6 +81,9 @@ def lower(spec: Spec) -> Kernel:
     """
     if spec.work == "einsum":
         kernel = values.lower(directives.apply(spec.schedule, spec.assignment))
+    elif spec.work in draft.STEPS:
+        order = directives.apply(spec.schedule, spec.assignment).order
+        kernel = draft.lower(spec.assignment, order, spec.work)
     else:
         order = directives.apply(spec.schedule, spec.assignment).order
         kernel = assemble.lower(spec.assignment, order, spec.work, spec.count)

@@ -32,7 +32,7 @@ from jsparse.codegen import build
 from jsparse.errors import StructureError
 from jsparse.format import dtype_name
 from jsparse.ir.index import PATTERN, Access, Assignment
-from jsparse.lower import assemble
+from jsparse.lower import assemble, draft
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Reorder, Schedule
 
@@ -384,6 +384,8 @@ def _assemble_abstract(
     types = result_types(spec, [(*lead, size) for size in out], index, flat)
     if assignment.output.dtype != PATTERN:  # only where nothing is traced or sharded
         types.append(ShapedArray((capacity[-1],), jnp.dtype(assignment.output.dtype)))
+    if work == "draft":
+        types.append(ShapedArray((draft.TABLE,), jnp.dtype("int64")))
     return types
 
 
@@ -396,7 +398,7 @@ def _assemble_spec(
     batch: Batch = (),
 ) -> pipeline.Spec:
     order: tuple[str, ...] = assignment.vars
-    if work == "merge":
+    if work in ("merge", "bound", "draft"):
         bare = assemble.bare(assignment)
         order = auto.pattern_order(bare, extents, sizes_of(bare, flat))
     return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)

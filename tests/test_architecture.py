@@ -30,7 +30,7 @@ LAYERS = (
     "schedule",
     "lower.cursor lower.walk lower.buffers lower.chunks lower.sums lower.parts lower.products",
     "lower.vectors lower.running lower.ahead lower.loops lower.kernel lower.packer",
-    "lower.arrange lower.assemble",
+    "lower.arrange lower.assemble lower.draft",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",

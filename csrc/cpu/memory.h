@@ -18,6 +18,12 @@ static inline void js_fill_zero(T* x, int64_t lo, int64_t hi) {
   if (lo < hi) memset((void*)(x + lo), 0, (size_t)(hi - lo) * sizeof(T));
 }
 
+// y[to .. to + n) = x[from .. from + n).
+template <typename T>
+static inline void js_copy(T* y, int64_t to, const T* x, int64_t from, int64_t n) {
+  if (n > 0) memcpy((void*)(y + to), (const void*)(x + from), (size_t)n * sizeof(T));
+}
+
 // x[1 .. n] hold counts; they become running sums, so that x is a `pos` array.
 template <typename I>
 static inline void js_copy_scan(I* x, int64_t n) {

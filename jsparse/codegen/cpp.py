@@ -20,6 +20,7 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
     "group_start": "search.h",
     "prefetch": "memory.h",
     "fill_zero": "memory.h",
+    "copy": "memory.h",
     "copy_scan": "memory.h",
     "copy_max": "memory.h",
     "sort_by": "sort.h",

@@ -303,6 +303,10 @@ def _fill_zero(x: Array, lo: int, hi: int) -> None:
     x[lo:hi] = 0
 
 
+def _copy(y: Array, to: int, x: Array, start: int, n: int) -> None:
+    y[to : to + n] = x[start : start + n]
+
+
 def _copy_scan(x: Array, n: int) -> None:
     x[: n + 1] = np.cumsum(x[: n + 1])
 
@@ -327,6 +331,7 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "group_start": _group_start,
     "prefetch": lambda x, at, n: None,
     "fill_zero": _fill_zero,
+    "copy": _copy,
     "copy_scan": _copy_scan,
     "copy_max": _copy_max,
     "sort_by": _sort_by,

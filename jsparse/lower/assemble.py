@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import TypeVar
 
 from jsparse.ir.index import PATTERN, Assignment, semiring
 from jsparse.ir.loop import (
@@ -69,6 +70,9 @@ from jsparse.schedule.directives import Nest
 TOUCHED = Buffer("touched", INT, "set")
 MOST_CHUNKS = 256
 WIDEST_ROW = 1 << 22  # of a workspace for values, one for each chunk
+
+
+M = TypeVar("M", bound="Merge")
 
 
 @dataclass
@@ -152,9 +156,7 @@ class Merge(Walk):
         """
         head: list[Stmt] = []
         if self.trailing:
-            size: Expr = ONE
-            for v in self.trailing:
-                size = mul(size, self.extents[v])
+            size = self.row_size()
             head.append(Do("set_new", (TOUCHED, size)))
             if self.products is not None:
                 head.append(Scratch(self.row, size, zero=True))
@@ -163,6 +165,13 @@ class Merge(Walk):
         ends = self.at(add(number, ONE))
         tail = [Store(self.starts, e.index, self.packer.count(g)) for g, e in ends.items()]
         return block(*head, *self.packer.begin({}), body, *tail)
+
+    def row_size(self) -> Expr:
+        """How many entries a row of the trailing variables has at most."""
+        size: Expr = ONE
+        for v in self.trailing:
+            size = mul(size, self.extents[v])
+        return size
 
     def at(self, chunk: Expr) -> dict[Group, Load]:
         """Where a chunk starts in each group."""
@@ -287,11 +296,13 @@ class Merge(Walk):
         return value if type_of(value)[0] == dtype else Cast(dtype, value)
 
 
+@lru_cache(maxsize=4096)
 def bare(a: Assignment) -> Assignment:
     """The assignment whose output is a pattern only."""
     return replace(a, output=replace(a.output, dtype=PATTERN))
 
 
+@lru_cache(maxsize=4096)
 def places(a: Assignment) -> Assignment:
     """The assignment that only says where entries are: sparse operands without their values."""
     b = bare(a)
@@ -301,7 +312,7 @@ def places(a: Assignment) -> Assignment:
 
 def count_size(a: Assignment, kind: str) -> int:
     """How many numbers `count` gives."""
-    return starts_size(a) if kind == "merge" else len(groups(a))
+    return len(groups(a)) if kind == "sort" else starts_size(a)
 
 
 def room(a: Assignment, capacity: tuple[int, ...]) -> dict[int, int]:
@@ -337,7 +348,8 @@ def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kern
     return (_merge if kind == "merge" else _sort)(a, order, count)
 
 
-def _head(binding: Binding, checked: set[int]) -> list[Stmt]:
+def head_of(binding: Binding, checked: set[int]) -> list[Stmt]:
+    """The extents, and the checks of index arrays that no chunk checks."""
     head: list[Stmt] = [Decl(Var(f"{v}_dim"), e) for v, e in binding.extents.items()]
     for t in binding.tensors.values():
         if t.number not in checked and not t.access.format.is_dense:
@@ -353,7 +365,7 @@ def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
     packer = Packer(a, dims, arrays)
     body, extra = arrange.lower(a, binding, packer, len(out), count)
     totals: dict[Group, Expr] = {g: packer.count(g) for g in groups(a)}
-    head = [*_head(binding, set()), *packer.begin({}), *packer.prepare()]
+    head = [*head_of(binding, set()), *packer.begin({}), *packer.prepare()]
     if not count:
         tail = [*packer.capacity(totals), *packer.finish(totals)]
         return Kernel(binding.args, (*out, *extra), block(*head, *body, *tail))
@@ -362,35 +374,57 @@ def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
     return Kernel(binding.args, (counts,), block(*head, *body, *tail))
 
 
-def _merge(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
+def merge_of(
+    kind: type[M],
+    a: Assignment,
+    order: tuple[str, ...],
+    starts: Buffer,
+    arrays: dict[tuple[int, str], Buffer],
+    values: Buffer | None,
+) -> M:
+    """A walk of the pattern of `a`, or of its values too."""
     binding = bind(bare(a))
     dims: Env = {v: Var(f"{v}_dim") for v in a.vars}
-    out, args = output_buffers(a), binding.args
+    terms = tuple(t.factors for t in a.terms)
+    packer = Packer(a, dims, arrays, values, fits=True)
+    walk = kind(order, terms, dict(dims), a, binding, packer, starts)
+    if values is not None:
+        walk.products = Products(order, terms, dict(dims), Nest(a, order), binding)
+    return walk
+
+
+def walked(walk: Merge) -> Stmt:
+    """The loops of a walk, in chunks."""
+    tensors = {n: t for n, t in walk.binding.tensors.items() if n != OUTPUT}
+    cursors = {n: t.cursor(required=len(walk.terms) == 1) for n, t in tensors.items()}
+    body = walk.visit(0, cursors, {})
+    return body if walk.cut else walk.chunk(ZERO, body)
+
+
+def _merge(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
+    out, args = output_buffers(a), bind(bare(a)).args
     values = None
     if a.output.dtype != PATTERN and not count:
         values = Buffer("Y_vals", a.output.dtype, "result", len(out))
     starts = Buffer("Y_starts", INT, *(("result", 0) if count else ("arg", len(args))))
     arrays = {} if count else dict(zip(a.output.format.array_names(), out, strict=True))
-    packer = Packer(a, dims, arrays, values, fits=True)
-    terms = tuple(t.factors for t in a.terms)
-    walk = Merge(order, terms, dict(dims), a, binding, packer, starts)
-    if values is not None:
-        nest = Nest(a, order)
-        walk.products = Products(order, terms, dict(dims), nest, binding)
-    tensors = {n: t for n, t in binding.tensors.items() if n != OUTPUT}
-    cursors = {n: t.cursor(required=len(terms) == 1) for n, t in tensors.items()}
-    body = walk.visit(0, cursors, {})
-    if not walk.cut:
-        body = walk.chunk(ZERO, body)
-    head = _head(binding, walk.checked)
+    walk = merge_of(Merge, a, order, starts, arrays, values)
+    body = walked(walk)
+    head = head_of(walk.binding, walk.checked)
     if count:
-        head.append(Do("fill_zero", (starts, ZERO, Const(starts_size(a)))))
-        chunks = Store(starts, ZERO, Var("chunks") if walk.cut else ONE)
-        n, k = len(groups(a)), Var("k")
-        total = Store(starts, k, Load(starts, Bin("-", k, Const(n))), "+")
-        tail: list[Stmt] = [chunks, For(k, Const(n + 1), Const(starts_size(a)), total)]
-        return Kernel(args, (starts,), block(*head, body, *tail))
+        return counted(walk, head, body)
     totals: dict[Group, Expr] = dict(walk.at(Const(MOST_CHUNKS)))
-    head += [*packer.capacity(totals), *packer.prepare()]
+    head += [*walk.packer.capacity(totals), *walk.packer.prepare()]
     results = (*out, values) if values is not None else out
-    return Kernel((*args, starts), results, block(*head, body, *packer.finish(totals)))
+    tail = walk.packer.finish(totals)
+    return Kernel((*args, starts), results, block(*head, body, *tail))
+
+
+def counted(walk: Merge, head: list[Stmt], body: Stmt) -> Kernel:
+    """The kernel of a walk that counts: where each chunk starts, from how far each came."""
+    n, k, size = len(groups(walk.assignment)), Var("k"), Const(starts_size(walk.assignment))
+    chunks = Store(walk.starts, ZERO, Var("chunks") if walk.cut else ONE)
+    total = Store(walk.starts, k, Load(walk.starts, Bin("-", k, Const(n))), "+")
+    zero = Do("fill_zero", (walk.starts, ZERO, size))
+    tail = [chunks, For(k, Const(n + 1), size, total)]
+    return Kernel(walk.binding.args, (walk.starts,), block(*head, zero, body, *tail))
