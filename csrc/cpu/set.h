@@ -1,8 +1,10 @@
 // The touched coordinates of one fiber of a sparse output: insert in any order, take them out ascending.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Keys below `keyspace`.  A small keyspace has a stamp for each key; a large one a hash table with linear probing.
-// `clear` is O(1): it moves on to the next stamp.
+// Keys below `keyspace`.  A small keyspace has a bit for each key, and one for each word of these that is in use:
+// inserting tests nothing, reading finds the keys in order.  A larger one has a stamp for each key and lists what is
+// new; the largest a hash table with linear probing.  `clear` is O(1): it moves on to the next stamp, and reading
+// leaves all bits 0.
 #ifndef JSPARSE_CPU_SET_H_
 #define JSPARSE_CPU_SET_H_
 
@@ -18,8 +20,10 @@ struct js_set {
   int64_t* list;     // the keys inserted since `clear`
   int64_t* spare;    // as long as `list`, for sorting
   int64_t slots;     // hashed: a power of two; 0 if direct
-  uint64_t* bits;    // direct: one for each key, then one for each 64 of these; 0 outside of sort
+  uint64_t* bits;    // but hashed: one for each key
+  uint64_t* upper;   // one for each 64 of these
   uint32_t stamp;
+  bool flat;         // has nothing but the bits
 };
 
 static inline void* js_set_memory(js_context* ctx, int64_t bytes) {
@@ -62,19 +66,22 @@ static __attribute__((noinline)) void js_set_new(js_context* ctx, js_set& s, int
   memset(&s, 0, sizeof(s));
   s.keyspace = keyspace;
   s.stamp = 1;
-  const int64_t direct = (int64_t)1 << 22;
+  const int64_t flat = (int64_t)1 << 18, direct = (int64_t)1 << 22;
+  s.slots = 1;  // says 'hashed', also if memory is refused: then what is inserted is dropped
   if (keyspace <= direct) {
-    s.stamps = (uint32_t*)js_set_memory(ctx, (keyspace + 1) * 4);
-    if (!s.stamps) return;
-    memset(s.stamps, 0, (size_t)(keyspace + 1) * 4);
-    const int64_t words = js_set_words(keyspace) + js_set_words(js_set_words(keyspace));
+    const int64_t lower = js_set_words(keyspace), words = lower + js_set_words(lower);
     s.bits = (uint64_t*)js_set_memory(ctx, words * 8);
     if (!s.bits) return;
     memset(s.bits, 0, (size_t)words * 8);
-  } else {
-    s.slots = 1;  // says 'hashed'; js_set_grow allocates
+    s.upper = s.bits + lower;
+    if (keyspace > flat) {
+      s.stamps = (uint32_t*)js_set_memory(ctx, (keyspace + 1) * 4);
+      if (!s.stamps) return;
+      memset(s.stamps, 0, (size_t)(keyspace + 1) * 4);
+    }
+    s.slots = 0;
   }
-  js_set_grow(ctx, s, 1024);
+  if (js_set_grow(ctx, s, 1024)) s.flat = keyspace <= flat;
 }
 
 static inline void js_set_clear(js_context*, js_set& s) {
@@ -99,7 +106,16 @@ static __attribute__((noinline)) void js_set_insert_hashed(js_context* ctx, js_s
   s.list[s.size++] = key;
 }
 
+static inline void js_set_mark(js_set& s, int64_t key) {
+  s.bits[key >> 6] |= (uint64_t)1 << (key & 63);
+  s.upper[key >> 12] |= (uint64_t)1 << ((key >> 6) & 63);
+}
+
 static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
+  if (s.flat) {
+    js_set_mark(s, key);
+    return;
+  }
   if (ctx->faulted) return;
   if (s.slots) {
     js_set_insert_hashed(ctx, s, key);
@@ -111,26 +127,52 @@ static inline void js_set_insert(js_context* ctx, js_set& s, int64_t key) {
   s.list[s.size++] = key;
 }
 
-// How many there are.
-static inline int64_t js_set_size(js_context*, const js_set& s) { return s.size; }
-
-// Lists the keys in order by setting a bit for each, and reading the bits; `upper` has those of words in use.
-static inline void js_set_read_bits(js_set& s, uint64_t* upper, int64_t first, int64_t last) {
+// Lists the keys whose bits are set, in order, and clears the bits.  Words have few: two are written without a test
+// of how many there are, whose outcome could not be foreseen.
+static inline int64_t js_set_read_bits(js_context* ctx, js_set& s, int64_t first, int64_t last) {
   int64_t t = 0;
   for (int64_t top = first; top <= last; ++top) {
-    for (uint64_t m = upper[top]; m; m &= m - 1) {
+    for (uint64_t m = s.upper[top]; m; m &= m - 1) {
+      const int64_t word = top * 64 + __builtin_ctzll(m), next = t + __builtin_popcountll(s.bits[word]);
+      if (next + 2 > s.capacity) {
+        s.size = t;
+        if (!js_set_grow(ctx, s, s.capacity * 2)) return 0;
+      }
+      uint64_t b = s.bits[word];
+      s.bits[word] = 0;
+      s.list[t] = word * 64 + __builtin_ctzll(b);
+      b &= b - 1;
+      s.list[t + 1] = word * 64 + __builtin_ctzll(b | (uint64_t)1 << 63);
+      if (__builtin_expect(next > t + 2, 0)) {
+        for (t += 2, b &= b - 1; b; b &= b - 1) s.list[t++] = word * 64 + __builtin_ctzll(b);
+      }
+      t = next;
+    }
+    s.upper[top] = 0;
+  }
+  return t;
+}
+
+// How many there are; afterwards the set may only be cleared.
+static inline int64_t js_set_size(js_context*, js_set& s) {
+  if (!s.flat) return s.size;
+  int64_t n = 0;
+  for (int64_t top = 0; top <= s.keyspace >> 12; ++top) {
+    for (uint64_t m = s.upper[top]; m; m &= m - 1) {
       const int64_t word = top * 64 + __builtin_ctzll(m);
-      for (uint64_t b = s.bits[word]; b; b &= b - 1) s.list[t++] = word * 64 + __builtin_ctzll(b);
+      n += __builtin_popcountll(s.bits[word]);
       s.bits[word] = 0;
     }
-    upper[top] = 0;
+    s.upper[top] = 0;
   }
+  return n;
 }
 
 // Sorts what was inserted; returns how many there are.
 static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s) {
-  const int64_t n = s.size;
   if (ctx->faulted) return 0;
+  if (s.flat) return js_set_read_bits(ctx, s, 0, s.keyspace >> 12);
+  const int64_t n = s.size;
   if (n <= 8) {
     for (int64_t t = 1; t < n; ++t) {
       const int64_t x = s.list[t];
@@ -141,25 +183,14 @@ static __attribute__((noinline)) int64_t js_set_sort(js_context* ctx, js_set& s)
     return n;
   }
   if (!s.slots) {
-    int64_t first = 0, last = s.keyspace >> 12;
-    if (last > 16) {  // too many words to look at all of them
-      first = last = s.list[0];
-      for (int64_t t = 1; t < n; ++t) {
-        first = s.list[t] < first ? s.list[t] : first;
-        last = s.list[t] > last ? s.list[t] : last;
-      }
-      first >>= 12;
-      last >>= 12;
+    int64_t first = s.list[0], last = first;
+    for (int64_t t = 1; t < n; ++t) {
+      first = s.list[t] < first ? s.list[t] : first;
+      last = s.list[t] > last ? s.list[t] : last;
     }
-    if (last - first <= n * 4) {
-      uint64_t* const upper = s.bits + js_set_words(s.keyspace);
-      for (int64_t t = 0; t < n; ++t) {
-        const int64_t word = s.list[t] >> 6;
-        s.bits[word] |= (uint64_t)1 << (s.list[t] & 63);
-        upper[word >> 6] |= (uint64_t)1 << (word & 63);
-      }
-      js_set_read_bits(s, upper, first, last);
-      return n;
+    if ((last >> 12) - (first >> 12) <= n * 4) {
+      for (int64_t t = 0; t < n; ++t) js_set_mark(s, s.list[t]);
+      return js_set_read_bits(ctx, s, first >> 12, last >> 12);
     }
   }
   uint64_t most = 0;
