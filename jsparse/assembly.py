@@ -19,7 +19,6 @@ from jsparse.primitive import Arrays, assemble_p, sizes_of, use_kernel, value_sl
 from jsparse.record import replace
 from jsparse.schedule import auto
 
-
 DRAFT_FROM = 1 << 14  # entries of the operands from which a computed bound is worth a call
 ENTRY = 16  # bytes of an entry of a draft at most, about
 MOST_DRAFT = 1 << 33  # bytes of a draft: what its entries do not fill is never touched
@@ -133,9 +132,8 @@ def drafts(a: Assignment, extents: dict[str, int], flat: Arrays) -> tuple[bool, 
     order = auto.pattern_order(bare, tuple(extents[v] for v in a.vars), sizes)
     if not draft.can_draft(a, order):
         return False, None
-    if draft.reduces(a):
-        return sum(sizes) >= DRAFT_FROM, None
-    return True, draft.room(a, sizes)
+    most = draft.room(a, order, sizes)
+    return most is not None or sum(sizes) >= DRAFT_FROM, most
 
 
 def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:

@@ -28,10 +28,10 @@ from jsparse import pipeline, reference
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir import interpret
-from jsparse.ir.index import PATTERN, Access, Assignment, parse_assignment
+from jsparse.ir.index import PATTERN, Access, Assignment, Term, parse_assignment
 from jsparse.ir.loop import Kernel
 from jsparse.lower import assemble as patterns
-from jsparse.lower import chunks
+from jsparse.lower import chunks, draft
 from jsparse.pipeline import Spec
 from jsparse.schedule import auto, directives
 from jsparse.schedule.directives import (
@@ -823,6 +823,81 @@ def check_pattern(p: Assembly, way: str) -> None:
         for x, y in zip(got, want, strict=True):
             assert x.dtype == y.dtype
             np.testing.assert_array_equal(x, y)
+
+
+DRAFTS = [
+    *[
+        f"Y[i,j]:{f} = {text}"
+        for f in ("csr", "csr/int64", "dense,compressed(-u)")
+        for text in (
+            "A[i,j]:csr + B[i,j]:csr",
+            "A[i,j]:csr - B[i,j]:csr + C[i,j]:csr",
+            "A[i,j]:csr * B[i,j]:csr",
+            "A[i,j]:csr + B[i,j]:csr * C[i,j]:csr",
+            "A[i,j]:csr * B[j,i]:csc",
+            "A[i,k]:csr * B[k,j]:csr",
+            "A[i,k]:csr * B[k,j]:dcsr",
+            "A[i,k]:csr * B[k,l]:csr * C[l,j]:csr",
+        )
+    ],
+    "Y[j,i]:csc = A[j,i]:csc + B[j,i]:csc",
+    "Y[i,k]:csr = A[i,j,k]:dense,compressed,compressed",
+    "Y[i,j,l]:dense,dense,compressed = A[i,j,k]:dense,dense,compressed * B[k,l]:csr",
+    "Y[i,j,k]:dense,dense,compressed = A[i,j,k]:dense,compressed,compressed "
+    "+ B[i,j,k]:dense,dense,compressed",
+]
+
+
+def drafted(p: Assembly, dtype: str) -> tuple[list[Array], Array]:
+    """Index arrays and values by the three steps of a draft, on the interpreter."""
+    a = p.assignment
+    order = auto.pattern_order(a, tuple(p.extents), p.sizes)
+    assert draft.can_draft(a, order)
+    out, rng = replace(a.output, dtype=dtype), seed(str(a))
+    valued = replace(a, output=out, operands=tuple(replace(x, dtype=dtype) for x in a.operands))
+    flat: list[Array] = []
+    at = 0
+    for x, n in zip(a.operands, p.sizes, strict=True):
+        count = len(x.format.array_names())
+        flat += [rng.integers(1, 4, n).astype(dtype), *p.flat[at : at + count]]
+        at += count
+
+    def run(b: Any, work: str, flat: list[Array], results: list[Array], n: int) -> list[Array]:
+        kernel = pipeline.lower(Spec(b, (Reorder(order if n else b.vars),), work, work == "bound"))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(chunks, "GRAIN", 2)
+            interpret.run(kernel, flat, results, p.extents[: n or len(b.vars)], THREADS)
+        return results
+
+    n = len(p.extents)
+    (starts,) = run(a, "bound", p.flat, [np.full(patterns.starts_size(a), 7, np.int64)], n)
+    assert starts[-1] >= p.counts[-1]
+    most = draft.room(a, order, p.sizes)
+    assert most is None or most >= starts[-1]
+    room = int(starts[-1])
+    index = a.output.format.index
+    gaps = [np.full(room if m % 2 else len(x), 7, index) for m, x in enumerate(p.expected)]
+    table = np.full(draft.TABLE, 7, np.int64)
+    *gaps, values, table = run(valued, "draft", flat, [*gaps, np.full(room, 7, dtype), table], n)
+    move = Assignment(out, (replace(out, name="D", trusted=True),), (Term((0,)),))
+    results = [*[np.full_like(x, 7) for x in p.expected], np.full(p.capacity[-1], 7, dtype)]
+    *arrays, values = run(move, "pack", [values, *gaps, table], results, 0)
+    with pytest.raises(interpret.Fault, match=f"{room}, {room - 1}"):
+        short = [*gaps[:-1], gaps[-1][:-1], values[: room - 1], table]
+        run(valued, "draft", flat, short, n)
+    return arrays, values
+
+
+@pytest.mark.parametrize("text", DRAFTS)
+def test_drafts(text: str) -> None:
+    """One walk with gaps, then packed: the arrays that counting and filling gives."""
+    p = assembly(text, "merge", EXTENTS)
+    arrays, values = drafted(p, "float32")
+    for x, y in zip(arrays, p.expected, strict=True):
+        np.testing.assert_array_equal(x, y)
+    n = int(p.counts[-1])
+    assert (values[:n] != 0).all() or "-" in text
+    assert not values[n:].any()
 
 
 def test_too_small_a_capacity_is_a_fault_that_says_what_was_needed() -> None:

@@ -426,5 +426,5 @@ def counted(walk: Merge, head: list[Stmt], body: Stmt) -> Kernel:
     chunks = Store(walk.starts, ZERO, Var("chunks") if walk.cut else ONE)
     total = Store(walk.starts, k, Load(walk.starts, Bin("-", k, Const(n))), "+")
     zero = Do("fill_zero", (walk.starts, ZERO, size))
-    tail = [chunks, For(k, Const(n + 1), size, total)]
-    return Kernel(walk.binding.args, (walk.starts,), block(*head, zero, body, *tail))
+    scan = For(k, Const(n + 1), size, total)
+    return Kernel(walk.binding.args, (walk.starts,), block(*head, zero, body, chunks, scan))

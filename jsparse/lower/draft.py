@@ -21,7 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jsparse.errors import InternalError
-from jsparse.ir.index import PATTERN, Assignment
+from jsparse.ir.index import PATTERN, Access, Assignment
 from jsparse.ir.loop import (
     CAPACITY,
     INT,
@@ -65,29 +65,37 @@ TABLE = 1 + 3 * COLUMN
 def can_draft(a: Assignment, order: tuple[str, ...]) -> bool:
     """Whether the pattern of `a` can be drafted, loops in this order.
 
-    The output has one group of sparse levels, below full ones, the chunks are rows, and what is
-    reduced lies outside of an output variable: what is appended then is no more than the entries
-    in the fibers of the innermost loop.
+    The output has one group of sparse levels, below full ones, chunks are rows of it, and every
+    term has a factor whose fibers the innermost loop visits: what is appended is no more than
+    their entries.
     """
-    out = a.output.format
-    own = groups(a)
-    if len(own) != 1 or not own[0].first or own[0].last != out.ndim - 1:
+    out, own = a.output, groups(a)
+    if len(own) != 1 or not own[0].first or own[0].last != out.format.ndim - 1:
         return False
     rows = [x for x in a.operands if order[0] in x.vars]
     split = all(x.level_vars[0] == order[0] and x.format.levels[0].full for x in rows)
     sparse = all(not x.format.is_dense for x in a.operands)
-    inner = order[-1] in a.output.vars and a.output.vars != ()
-    return bool(rows) and split and sparse and inner and a.output.level_vars[0] == order[0]
+    inner = order[-1] in out.vars and out.level_vars[0] == order[0]
+    bounded = all(any(_visited(a.operands[n], order) for n in t.factors) for t in a.terms)
+    return bool(rows) and split and sparse and inner and bounded
 
 
-def reduces(a: Assignment) -> bool:
-    """Whether the bound is not known from the sizes of the operands."""
-    return any(not set(a.output.vars) <= set(x.vars) for x in a.operands)
+def _visited(x: Access, order: tuple[str, ...]) -> bool:
+    """Whether the loops walk an operand in storage order, and the innermost its entries."""
+    last = x.format.levels[-1]
+    depths = [order.index(v) for v in x.level_vars]
+    entries = not last.full and last.unique and x.level_vars[-1] == order[-1]
+    return entries and depths == sorted(set(depths))
 
 
-def room(a: Assignment, nse: tuple[int, ...]) -> int:
-    """Entries that the result has at most, from those of the operands, if it does not reduce."""
-    return sum(min(nse[n] for n in t.factors) for t in a.terms)
+def room(a: Assignment, order: tuple[str, ...], nse: tuple[int, ...]) -> int | None:
+    """Entries that the result has at most, from those of the operands; None if they do not say,
+    because a row of one is visited for several entries of another.
+    """
+    if any(not set(a.output.vars) <= set(x.vars) for x in a.operands):
+        return None
+    visited = [[n for n in t.factors if _visited(a.operands[n], order)] for t in a.terms]
+    return sum(min(nse[n] for n in factors) for factors in visited)
 
 
 @dataclass
@@ -106,26 +114,17 @@ class Bound(Merge):
         return block(Decl(most, ZERO, mutable=True), block_scope(body), more)
 
     def measure(self, d: int, cursors: Cursors) -> Stmt:
-        """The entries of the fibers that the loop `d` would visit: of the smallest that is
-        required, else of all.
-        """
+        """The entries that the loop `d` would visit at most: of each term the shortest fiber."""
         its = self.iterators(d, cursors)
-        lengths = {n: sub(*reversed(c.bounds())) for n, c in its.items()}
-        required = [n for n, c in its.items() if c.required]
-        most: Expr = self.extents[self.order[d]]
-        if required and all(c.next_level.unique for c in its.values()):
-            most = lengths[required[0]]
-            for n in required[1:]:
-                most = Bin("min", most, lengths[n])
-        elif required:
-            most = lengths[self.driver(required)]
-        elif its and all(any(n in its for n in t) for t in self.terms):
-            most = ZERO
-            for length in lengths.values():
-                most = add(most, length)
-        n = self.packer.count(groups(self.assignment)[-1])
-        total = Var("most") if self.trailing else n
-        return Assign(total, add(total, most))
+        total: Expr = ZERO
+        for term in self.terms:
+            lengths = [sub(*reversed(its[n].bounds())) for n in term if n in its]
+            most = lengths[0]
+            for length in lengths[1:]:
+                most = Bin("min", most, length)
+            total = add(total, most)
+        count = Var("most") if self.trailing else self.packer.count(groups(self.assignment)[-1])
+        return Assign(count, add(count, total))
 
     def chunk(self, number: Expr, body: Stmt) -> Stmt:
         group = groups(self.assignment)[-1]
@@ -189,29 +188,32 @@ def lower_draft(a: Assignment, order: tuple[str, ...]) -> Kernel:
     """Results: the output's index arrays and its values, with gaps, and the table."""
     out = output_buffers(a)
     arrays = dict(zip(a.output.format.array_names(), out, strict=True))
-    known = a.output.dtype != PATTERN
-    values = (Buffer("Y_vals", a.output.dtype, "result", len(out)),) if known else ()
-    table = Buffer("Y_table", INT, "result", len(out) + len(values))
+    values: Buffer | None = None
+    results = out
+    if a.output.dtype != PATTERN:
+        values = Buffer("Y_vals", a.output.dtype, "result", len(out))
+        results = (*out, values)
+    table = Buffer("Y_table", INT, "result", len(results))
     bound = merge_of(DraftBound, a, order, table, {}, None)
     first = walked(bound)
     trusted = replace(a, operands=tuple(replace(x, trusted=True) for x in a.operands))
-    walk = merge_of(Draft, trusted, order, table, arrays, values[0] if known else None)
+    walk = merge_of(Draft, trusted, order, table, arrays, values)
     second = walked(walk)
-    most, room = _cell(table, DRAFT, Const(MOST_CHUNKS)), Dim(out[-1], 0)
     level = groups(a)[-1].first
+    most, given = _cell(table, DRAFT, Const(MOST_CHUNKS)), Dim(arrays[level, "crd"], 0)
     body = block(
         *head_of(bound.binding, bound.checked),
         Do("fill_zero", (table, ZERO, Const(TABLE))),
         first,
         Store(table, ZERO, Var("chunks")),
         _scan(table, DRAFT),
-        If(Bin(">", most, room), Raise(CAPACITY, OUTPUT, level, ZERO, most, room)),
+        If(Bin(">", most, given), Raise(CAPACITY, OUTPUT, level, ZERO, most, given)),
         *walk.packer.prepare(),
         block_scope(second),
         _set(table, ROWS, Load(table, ZERO), bound.extents[order[0]]),
         _scan(table, EXACT),
     )
-    return Kernel(walk.binding.args, (*out, *values, table), body)
+    return Kernel(walk.binding.args, (*results, table), body)
 
 
 def lower_pack(a: Assignment) -> Kernel:
@@ -220,59 +222,53 @@ def lower_pack(a: Assignment) -> Kernel:
     """
     binding = bind(bare(a))
     table = Buffer("Y_table", INT, "arg", len(binding.args))
-    out, source = output_buffers(a), binding.tensors[0]
-    group = groups(a)[-1]
-    chunk, n, start, to = Var("chunk"), Var("entries"), Var("draft"), Var("start")
-    moves: list[Stmt] = []
-    pairs: list[tuple[Buffer, Buffer]] = []
+    out, source, group = output_buffers(a), binding.tensors[0], groups(a)[-1]
     arrays = dict(zip(a.output.format.array_names(), out, strict=True))
-    for level in range(group.first, group.last + 1):
-        pairs.append((arrays[level, "crd"], source.storage[level]["crd"]))
+    levels = range(group.first, group.last + 1)
+    pairs = [(arrays[n, "crd"], source.storage[n]["crd"]) for n in levels]
     results = out
     if source.values is not None:
-        results = (*out, Buffer("Y_vals", a.output.dtype, "result", len(out)))
-        pairs.append((results[-1], source.values))
-    moves = [Do("copy", (y, to, x, start, n)) for y, x in pairs]
+        values = Buffer("Y_vals", a.output.dtype, "result", len(out))
+        results, pairs = (*out, values), [*pairs, (values, source.values)]
     pos, drafted = arrays[group.first, "pos"], source.storage[group.first]["pos"]
-    ends = _ends(a, pos, drafted, chunk, table, start, to)
-    total, room = _cell(table, EXACT, Const(MOST_CHUNKS)), Dim(out[-1], 0)
+    total, given = _cell(table, EXACT, Const(MOST_CHUNKS)), Dim(pairs[0][0], 0)
     body = block(
-        *[Decl(Var(f"{v}_dim"), e) for v, e in binding.extents.items()],
-        If(Bin(">", total, room), Raise(CAPACITY, OUTPUT, group.first, ZERO, total, room)),
+        *head_of(binding, set()),
+        If(Bin(">", total, given), Raise(CAPACITY, OUTPUT, group.first, ZERO, total, given)),
         Store(pos, ZERO, Const(0, pos.dtype)),
-        Parallel(
-            chunk,
-            Load(table, ZERO),
-            block(
-                Decl(start, _cell(table, DRAFT, chunk)),
-                Decl(to, _cell(table, EXACT, chunk)),
-                Decl(n, sub(_cell(table, EXACT, add(chunk, ONE)), to)),
-                *moves,
-                *ends,
-            ),
-        ),
+        Parallel(Var("chunk"), Load(table, ZERO), _moved(a, table, pairs, pos, drafted)),
         *[Do("fill_zero", (y, total, Dim(y, 0))) for y, _ in pairs],
     )
     return Kernel((*binding.args, table), results, body)
 
 
-def _ends(
-    a: Assignment, pos: Buffer, drafted: Buffer, chunk: Expr, table: Buffer, start: Var, to: Var
-) -> list[Stmt]:
-    """Where the fibers of a chunk end: those without entries where the one before does."""
+def _moved(
+    a: Assignment,
+    table: Buffer,
+    pairs: list[tuple[Buffer, Buffer]],
+    pos: Buffer,
+    drafted: Buffer,
+) -> Stmt:
+    """A chunk at its place.  Fibers without entries end where the one before does."""
+    chunk, n, start, to = Var("chunk"), Var("entries"), Var("draft"), Var("start")
+    row, last = Var("row"), Var("last")
     fibers: Expr = ONE
     for v in a.output.level_vars[1 : groups(a)[-1].first]:
         fibers = mul(fibers, Var(f"{v}_dim"))
-    row, last = Var("row"), Var("last")
-    here = Cast(INT, Load(drafted, add(row, ONE)))
-    end = add(sub(last, start), to)
     step = block(
-        Assign(last, Bin("max", last, here)),
-        Store(pos, add(row, ONE), Cast(pos.dtype, end)),
+        Assign(last, Bin("max", last, Cast(INT, Load(drafted, add(row, ONE))))),
+        Store(pos, add(row, ONE), Cast(pos.dtype, add(sub(last, start), to))),
     )
     lo = mul(_cell(table, ROWS, chunk), fibers)
     hi = mul(_cell(table, ROWS, add(chunk, ONE)), fibers)
-    return [Decl(last, start, mutable=True), For(row, lo, hi, step)]
+    return block(
+        Decl(start, _cell(table, DRAFT, chunk)),
+        Decl(to, _cell(table, EXACT, chunk)),
+        Decl(n, sub(_cell(table, EXACT, add(chunk, ONE)), to)),
+        *[Do("copy", (y, to, x, start, n)) for y, x in pairs],
+        Decl(last, start, mutable=True),
+        For(row, lo, hi, step),
+    )
 
 
 def lower(a: Assignment, order: tuple[str, ...], kind: str) -> Kernel:
