@@ -55,6 +55,7 @@ def count_and_fill(
     """Count if need be, then fill: what counts a merge also checks its operands, and says where
     chunks start.
     """
+    a = a.plain()
     none = (0,) * len(assemble.groups(a))
     if work == "merge":
         (starts,) = call(
@@ -89,6 +90,7 @@ def draft_and_pack(
     """The result in one walk, into room for `most` entries, or for a bound that is computed
     (`lower.draft`); None if that is too much.
     """
+    a = a.plain()
     call = partial(eager, extents=extents)
     if most is None:
         places = assemble.places(a)
@@ -121,23 +123,31 @@ def _move(output: Access) -> Assignment:
     return Assignment(output, (replace(output, name="D", trusted=True),), (Term((0,)),))
 
 
-def drafts(a: Assignment, extents: dict[str, int], flat: Arrays) -> tuple[bool, int | None]:
+def drafts(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> tuple[bool, int | None]:
     """Whether to draft the concrete result of `a`; and entries that it has at most, if that is
     known without looking: else small operands are counted, which saves a call.
     """
     if not use_kernel() or jax.default_backend() != "cpu":
         return False, None
-    bare = assemble.bare(a)
-    sizes = sizes_of(bare, flat)
-    order = auto.pattern_order(bare, tuple(extents[v] for v in a.vars), sizes)
-    if not draft.can_draft(a, order):
+    bare = assemble.bare(a.plain())
+    return _worth(bare, extents, sizes_of(bare, flat), DRAFT_FROM)
+
+
+@lru_cache(maxsize=4096)
+def _worth(
+    bare: Assignment, extents: tuple[int, ...], sizes: tuple[int, ...], least: int
+) -> tuple[bool, int | None]:
+    order = auto.pattern_order(bare, extents, sizes)
+    if not draft.can_draft(bare, order):
         return False, None
-    most = draft.room(a, order, sizes)
-    return most is not None or sum(sizes) >= DRAFT_FROM, most
+    most = draft.room(bare, order, sizes)
+    return most is not None or sum(sizes) >= least, most
 
 
 def values_fuse(a: Assignment, extents: dict[str, int], flat: Arrays) -> bool:
     """Whether `assemble_p` computes values along with their pattern: where nothing is traced."""
-    bare = assemble.bare(a)
+    if not use_kernel():
+        return False
+    bare = assemble.bare(a.plain())
     order = auto.pattern_order(bare, tuple(extents[v] for v in a.vars), sizes_of(bare, flat))
-    return use_kernel() and assemble.fuses(a, order, extents)
+    return assemble.fuses(a, order, extents)

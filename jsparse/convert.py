@@ -113,7 +113,7 @@ def assemble_pattern(
         with jax.ensure_compile_time_eval():  # constants of a trace, if there is one around
             call = partial(eager, **known)
             if nse is None and work == "merge":
-                worth, most = drafts(a, extents, flat)
+                worth, most = drafts(a, numbers, flat)
                 done = draft_and_pack(a, numbers, flat, most) if worth else None
                 if done is not None:
                     return done

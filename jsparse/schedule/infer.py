@@ -16,9 +16,11 @@ a pattern: a vector of row sums is nearly always full.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from jsparse.format import Format, parse_format
 from jsparse.ir.index import Access, Term
-from jsparse.record import record
+from jsparse.record import record, replace
 
 
 @record
@@ -41,6 +43,15 @@ def dense(ndim: int) -> Format:
 
 def infer(output: tuple[str, ...], operands: tuple[Access, ...], terms: tuple[Term, ...]) -> Output:
     """The output's format for accesses and terms; see the module."""
+    if any(x.known is not None for x in operands):  # which must not live on in a cache
+        operands = tuple(replace(x, known=None) for x in operands)
+    return _infer(output, operands, terms)
+
+
+@lru_cache(maxsize=4096)
+def _infer(
+    output: tuple[str, ...], operands: tuple[Access, ...], terms: tuple[Term, ...]
+) -> Output:
     ndim = len(output)
     sparse = [n for n, a in enumerate(operands) if not a.format.is_dense]
     if not sparse:
