@@ -21,7 +21,7 @@ from jsparse.schedule import auto
 
 DRAFT_FROM = 1 << 14  # entries of the operands from which a computed bound is worth a call
 ENTRY = 16  # bytes of an entry of a draft at most, about
-MOST_DRAFT = 1 << 33  # bytes of a draft: what its entries do not fill is never touched
+MOST_DRAFT = 1 << 31  # bytes of a draft: what its entries do not fill is never touched
 
 
 @partial(jax.jit, static_argnames=("assignment", "work", "count", "extents", "capacity"))

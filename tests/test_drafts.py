@@ -71,6 +71,24 @@ def test_drafts_and_counts_give_the_same(
         assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
 
 
+@pytest.mark.parametrize("few", [2, 40])
+@pytest.mark.parametrize("columns", [63, 64, 4097, 1 << 18, (1 << 18) + 1, (1 << 22) + 1])
+def test_sets_of_every_width(columns: int, few: int) -> None:
+    """A workspace is a few bits, many bits, stamps, or a hash table, by the width of a row."""
+    rng = seed("widths", columns, few)
+    a = sp.random_array((90, 30), density=0.5, rng=rng).tocsr()
+    j, k = rng.integers(0, 30, 30 * few), rng.integers(0, columns, 30 * few)
+    k[:2] = 0, columns - 1
+    b = sp.coo_array((rng.standard_normal(j.size), (j, k)), (30, columns)).tocsr()
+    x, y = (js.csr(m.data, m.indices, m.indptr, m.shape) for m in (a, b))
+    want = (a @ b).tocsr()
+    for got in (x @ y, js.einsum("ij,jk->ik", x, y, nse=want.nnz + 3)):
+        found = got.to_scipy().tocsr()
+        assert found.has_sorted_indices
+        assert found[:, :].nnz == want.nnz
+        assert abs(found - want).max() < 1e-12
+
+
 def test_a_draft_that_would_be_too_large_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     a, x = cases.operand(seed("large"), (60, 60), "csr", "full_row")
     monkeypatch.setattr(assembly, "MOST_DRAFT", 16)
