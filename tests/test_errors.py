@@ -227,7 +227,12 @@ SCHEDULES = [
         ScheduleError,
         *("rfactor(i,4)", "reduction", "outermost"),
     ),
-    row(lambda: E("ij->j", A, schedule="rfactor(i,1)"), ScheduleError, "rfactor(i,1)", "2 to 64"),
+    row(
+        lambda: E("ij->j", A, schedule="reorder(i,j) rfactor(i,1)"),
+        ScheduleError,
+        "rfactor(i,1)",
+        "2 to 64",
+    ),
     row(lambda: E("ij,jk->ik", A, B, schedule=7), ScheduleError, "int"),
 ]
 

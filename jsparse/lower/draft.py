@@ -52,8 +52,9 @@ from jsparse.ir.loop import (
 )
 from jsparse.lower.assemble import MOST_CHUNKS, Merge, bare, counted, head_of, merge_of, walked
 from jsparse.lower.buffers import OUTPUT, bind
+from jsparse.lower.cursor import Cursors, Env
 from jsparse.lower.packer import Group, groups, output_buffers
-from jsparse.lower.walk import Cursors, Env, block_scope
+from jsparse.lower.walk import block_scope
 from jsparse.record import replace
 
 STEPS = ("bound", "draft", "pack")
