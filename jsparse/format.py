@@ -10,6 +10,13 @@ index arrays.  It prints as text that parses back:
     dense,compressed(-u)                  csr that may hold a coordinate twice
     dense,dense,compressed@0,2,1/int64    three modes, the last two exchanged, 64-bit index arrays
     dia                                   diagonal,dense@1,0: columns relative to dense rows
+    csr[4,4]                              csr of dense 4 x 4 blocks
+
+A format may *split* modes: with a `block` of 4 for a mode of extent n, the mode is stored as an
+outer part of extent ceil(n / 4) and an inner part of extent 4.  Levels and order then describe the
+split array, whose modes are the outer parts followed by the inner parts of the split modes;
+the inner parts are dense levels, innermost.  csr[4,4] has the levels dense, compressed,
+dense(4), dense(4), and data of shape (blocks, 4, 4).
 
 A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the
 promise convert first.
@@ -32,12 +39,13 @@ INDEX_DTYPES = ("int32", "int64")
 @dataclass(frozen=True, slots=True)
 class Format:
     """Levels outermost first; `order[l]` is the mode that level l stores; `index` is the dtype of
-    pos and crd.
+    pos and crd; `block` the size of a block along each mode, empty if no mode is split.
     """
 
     levels: tuple[Level, ...]
     order: tuple[int, ...]
     index: str = "int32"
+    block: tuple[int, ...] = ()
     is_dense: bool = field(default=True, init=False, repr=False, compare=False)
     """Whether every coordinate is stored: such a tensor is an ordinary array."""
     sparse_levels: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
@@ -48,13 +56,13 @@ class Format:
         return self._hash  # part of every jit cache key: computed once
 
     def __reduce__(self) -> Any:
-        return Format, (self.levels, self.order, self.index)
+        return Format, (self.levels, self.order, self.index, self.block)
 
     def __post_init__(self) -> None:
         sparse = tuple(n for n, level in enumerate(self.levels) if not level.full)
         object.__setattr__(self, "sparse_levels", sparse)
         object.__setattr__(self, "is_dense", not sparse)
-        object.__setattr__(self, "_hash", hash((self.levels, self.order, self.index)))
+        object.__setattr__(self, "_hash", hash((self.levels, self.order, self.index, self.block)))
         if sorted(self.order) != list(range(len(self.levels))):
             raise FormatError(
                 f"format: mode order {self.order} is not a permutation of the "
@@ -74,15 +82,33 @@ class Format:
                     f"format: a {level.kind} level needs a level above it that may repeat a "
                     f"coordinate; write {above.kind}(-u)"
                 )
-
         for n, level in enumerate(self.levels):
-            if level.relative and (n or self.ndim < 2 or not self.levels[1].full):
+            if level.relative and (n or self.ndim < 2 or self.block or not self.levels[1].full):
                 raise FormatError(
-                    f"format: a {level.kind} level must be the first, with a dense one below it, "
+                    f"format: a {level.kind} level must be the first, with a dense one below it and "
+                    f"no blocks, "
                     f"got {','.join(str(x) for x in self.levels)}"
                 )
             if level.relative and not (level.ordered and level.unique):
                 raise FormatError(f"format: {level}: a {level.kind} level keeps both promises")
+        if self.block:
+            self._check_block()
+
+    def _check_block(self) -> None:
+        outer, sizes = len(self.block), [b for b in self.block if b != 1]
+        fits = len(self.levels) == outer + len(sizes) and bool(sizes) and min(sizes) > 1
+        inner = dict(zip(self.order[outer:], self.levels[outer:], strict=True))
+        if not fits or any(inner[m].fixed != b for m, b in enumerate(sizes, outer) if m in inner):
+            raise FormatError(
+                f"format: block {self.block} does not fit the levels "
+                f"{','.join(str(level) for level in self.levels)}; expected a size from 1 up for "
+                f"each mode, and innermost a dense level of that size for each that is not 1"
+            )
+        if sorted(inner) != list(range(outer, len(self.levels))) or self.is_dense:
+            raise FormatError(
+                f"format: block {self.block} on levels stored as {self.order}; expected the outer "
+                f"parts, one of them sparse, outside of the inner parts"
+            )
 
     def __str__(self) -> str:
         return _text(self)
@@ -92,7 +118,19 @@ class Format:
 
     @property
     def ndim(self) -> int:
-        return len(self.levels)
+        """Number of logical modes."""
+        return len(self.block) or len(self.levels)
+
+    @property
+    def split(self) -> Format:
+        """The format of the split array: the same storage, every level a mode of its own."""
+        return replace(self, block=()) if self.block else self
+
+    @property
+    def whole(self) -> Format:
+        """The format without blocks: the levels of the outer parts, for the modes themselves."""
+        n = self.ndim
+        return Format(self.levels[:n], self.order[:n], self.index) if self.block else self
 
     @property
     def dense_tail(self) -> int:
@@ -142,7 +180,7 @@ class Format:
         """The format with both promises: what sorting and summing duplicates gives."""
         levels = list(self.levels)
         for n in self.sparse_levels:
-            grouped = n + 1 < self.ndim and self.levels[n + 1].branchless
+            grouped = n + 1 < len(levels) and levels[n + 1].branchless
             levels[n] = replace(levels[n], ordered=True, unique=not grouped)
         return replace(self, levels=tuple(levels))
 
@@ -153,7 +191,17 @@ class Format:
         """The format of the array with its modes permuted (new mode m is old mode axes[m]); the
         same storage.
         """
-        return replace(self, order=tuple(axes.index(m) for m in self.order))
+        if not self.block:
+            return replace(self, order=tuple(axes.index(m) for m in self.order))
+        split = [m for m, b in enumerate(self.block) if b != 1]  # of each inner part
+        block = tuple(self.block[a] for a in axes)
+        inner = [m for m, b in enumerate(block) if b != 1]
+        n = len(axes)
+        order = tuple(
+            axes.index(m) if m < n else n + inner.index(axes.index(split[m - n]))
+            for m in self.order
+        )
+        return replace(self, order=order, block=block)
 
     def array_names(self) -> tuple[tuple[int, str], ...]:
         """(level, role) of every index array, in storage order."""
@@ -216,6 +264,8 @@ _SHOWN = ("dense", "csr", "csc", "dcsr", "dcsc", "dia", "coo", "csf")  # csf of 
 @cache
 def _text(f: Format) -> str:
     suffix = "" if f.index == "int32" else f"/{f.index}"
+    if f.block:
+        return _block_text(f) + suffix
     plain = f.with_index("int32")
     for name in _SHOWN:
         if plain == _preset(name, f.ndim):
@@ -224,7 +274,35 @@ def _text(f: Format) -> str:
     return ",".join(str(level) for level in f.levels) + order + suffix
 
 
-_LEVEL = re.compile(r"([a-z]+)(?:\(-([ou]+)\))?$")
+def _block_text(f: Format) -> str:
+    """The outer parts' format followed by the block, the order where it is not the usual one."""
+    outer, sizes = f.whole.with_index("int32"), f"[{','.join(str(b) for b in f.block)}]"
+    body, _, order = str(outer).partition("@")
+    if f.split.with_index("int32") != blocked(outer, f.block).split:
+        body = ",".join(str(level) for level in outer.levels)
+        order = ",".join(str(m) for m in f.order)
+    return body + sizes + ("@" + order if order else "")
+
+
+def blocked(outer: Format, block: tuple[int, ...]) -> Format:
+    """`outer` with its modes split: below each of its positions a dense block, whose modes are in
+    the order of the outer ones.
+
+    Raises `FormatError` if the block does not have a size from 1 up for each mode.
+    """
+    if len(block) != outer.ndim or outer.block or min(block, default=1) < 1:
+        raise FormatError(f"format {outer}: block {block}, expected a size for each mode")
+    if max(block, default=1) == 1:
+        return outer
+    split = [m for m, b in enumerate(block) if b != 1]
+    inner = [m for m in outer.order if block[m] != 1]
+    levels = (*outer.levels, *(Dense(size=block[m]) for m in inner))
+    order = (*outer.order, *(outer.ndim + split.index(m) for m in inner))
+    return Format(levels, order, outer.index, block)
+
+
+_LEVEL = re.compile(r"([a-z]+)(?:\((\d+)\))?(?:\(-([ou]+)\))?$")
+_BLOCK = re.compile(r"([^\[]+)\[([\d,]+)\](@[\d,]+)?$")
 
 
 @cache
@@ -239,6 +317,8 @@ def parse_format(text: str, ndim: int) -> Format:
     'compressed,compressed,compressed@2,0,1'
     """
     body, _, index = text.partition("/")
+    if "[" in body:
+        return _parse_block(body, ndim).with_index(index or "int32")
     body, _, order_text = body.partition("@")
     if body in PRESETS:
         preset = _preset(body, ndim)
@@ -264,8 +344,14 @@ def parse_format(text: str, ndim: int) -> Format:
                 f"no format or level {part!r}; formats: {', '.join(PRESETS)}; "
                 f"levels: {', '.join(LEVELS)}"
             )
-        flags = match[2] or ""
-        levels.append(LEVELS[match[1]](ordered="o" not in flags, unique="u" not in flags))
+        flags = match[3] or ""
+        given: dict[str, Any] = {"ordered": "o" not in flags, "unique": "u" not in flags}
+        if match[2]:
+            given["size"] = int(match[2])
+        try:
+            levels.append(LEVELS[match[1]](**given))
+        except TypeError:
+            raise FormatError(f"format {text!r}: a {match[1]} level has no size") from None
     if len(levels) != ndim:
         raise FormatError(f"format {text!r} has {len(levels)} levels, the array {ndim} mode(s)")
     try:
@@ -273,6 +359,27 @@ def parse_format(text: str, ndim: int) -> Format:
     except ValueError:
         raise FormatError(f"format {text!r}: mode order {order_text!r} is not numbers") from None
     return Format(tuple(levels), order, index or "int32")
+
+
+def _parse_block(text: str, ndim: int) -> Format:
+    """The format of `csr[4,4]`, or of levels with a block; the order may name the inner parts."""
+    match = _BLOCK.match(text)
+    block = tuple(int(b) for b in match[2].split(",") if b) if match else ()
+    if match is None or len(block) != ndim or min(block) < 1:
+        raise FormatError(
+            f"format {text!r}: expected a block with a size for each of {ndim} mode(s), "
+            f"as in csr[4,4]"
+        )
+    order = match[3] or ""
+    if order.count(",") < ndim:
+        return blocked(parse_format(match[1] + order, ndim), block)
+    outer = parse_format(match[1], ndim)
+    numbers = tuple(int(m) for m in order[1:].split(",") if m)
+    sizes = [b for b in block if b != 1]
+    if sorted(numbers) != list(range(ndim + len(sizes))):
+        raise FormatError(f"format {text!r}: expected an order of the outer and inner parts")
+    inner = tuple(Dense(size=sizes[m - ndim]) for m in numbers[ndim:] if m >= ndim)
+    return Format((*outer.levels, *inner), numbers, outer.index, block)
 
 
 def as_format(f: Format | str, ndim: int) -> Format:

@@ -129,9 +129,11 @@ def _tail(access: Access, rank: int) -> list[str]:
 
 
 def _flexible(spec: pipeline.Spec) -> set[str]:
-    """Variables of which a kernel may be given a part: those that index dense levels only."""
+    """Variables of which a kernel may be given a part: those that index dense levels only, of no
+    fixed extent.
+    """
     a = spec.assignment
-    names = set(a.vars)
+    names = set(a.vars) - set(a.fixed)
     for access in (*a.operands, a.output):
         f, level_vars = access.format, access.level_vars
         names -= {v for v in level_vars if level_vars.count(v) > 1}

@@ -220,6 +220,10 @@ def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None
     parents = 1
     for n, (level, v) in enumerate(zip(access.format.levels, access.level_vars, strict=True)):
         nse = by_name[n, "crd"].shape[0] if (n, "crd") in by_name else 0
+        if level.fixed not in (None, extent[v]):
+            raise StructureError(
+                f"{what}, level {n}: extent {extent[v]}, expected {level.fixed} as in the format"
+            )
         for role in level.arrays:
             want, got = level.array_size(role, parents, nse), by_name[n, role]
             if got.shape != (want,) or dtype_name(got.dtype) != access.format.index:

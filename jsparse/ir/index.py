@@ -119,6 +119,8 @@ class Assignment:
     """
     ties: tuple[tuple[str, ...], ...] = field(init=False, repr=False, compare=False)
     """The variables that relative levels tie, of each operand and pattern that has one."""
+    fixed: dict[str, int] = field(init=False, repr=False, compare=False)
+    """Variables whose extent a format fixes, as that of a block's inner part."""
     _hash: int = field(init=False, repr=False, compare=False)
 
     def __hash__(self) -> int:
@@ -134,6 +136,12 @@ class Assignment:
         object.__setattr__(self, "pattern", pattern)
         accesses = (*self.operands, pattern) if pattern is not None else self.operands
         object.__setattr__(self, "ties", tuple([x.tied for x in accesses if x.tied]))
+        fixed = {}
+        for access in (*self.operands, self.output):
+            for v, level in zip(access.level_vars, access.format.levels, strict=True):
+                if level.fixed is not None:
+                    fixed[v] = level.fixed
+        object.__setattr__(self, "fixed", fixed)
         key = hash((self.output, self.operands, self.terms, self.shares))
         object.__setattr__(self, "_hash", key)
         used = sorted(f for t in self.terms for f in t.factors)

@@ -2,6 +2,9 @@
 """Dense: every coordinate of every fiber, in order, without any array.
 
 [10 0 20]      position of coordinate c below parent p:  p * extent + c
+
+A `size` other than 0 is an extent that the format fixes, as the inner extent of a block: loops over
+it then have a constant length.
 """
 
 from __future__ import annotations
@@ -13,8 +16,17 @@ from jsparse.record import record
 
 @record
 class Dense(Level):
+    size: int = 0
+
     kind = "dense"
     full = True
+
+    def __str__(self) -> str:
+        return f"dense({self.size})" if self.size else "dense"
+
+    @property
+    def fixed(self) -> int | None:
+        return self.size or None
 
     def array_size(self, role: str, parents: int, nse: int) -> int:
         raise KeyError(role)

@@ -80,9 +80,15 @@ class Level(ABC):
         """
         return (
             self.kind == other.kind
+            and other.fixed in (None, self.fixed)
             and (self.ordered or not other.ordered)
             and (self.unique or not other.unique)
         )
+
+    @property
+    def fixed(self) -> int | None:
+        """The extent that the level has in every array of its format, if the format says so."""
+        return None
 
     @abstractmethod
     def array_size(self, role: str, parents: int, nse: int) -> int:

@@ -350,7 +350,7 @@ def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kern
 
 def head_of(binding: Binding, checked: set[int]) -> list[Stmt]:
     """The extents, and the checks of index arrays that no chunk checks."""
-    head: list[Stmt] = [Decl(Var(f"{v}_dim"), e) for v, e in binding.extents.items()]
+    head = binding.declared()
     for t in binding.tensors.values():
         if t.number not in checked and not t.access.format.is_dense:
             head += checks(t, ZERO, ONE)
@@ -359,7 +359,7 @@ def head_of(binding: Binding, checked: set[int]) -> list[Stmt]:
 
 def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
     binding = bind(a)
-    dims: Env = {v: Var(f"{v}_dim") for v in a.vars}
+    dims = binding.dims
     out = output_buffers(a)
     arrays = {} if count else dict(zip(a.output.format.array_names(), out, strict=True))
     packer = Packer(a, dims, arrays)
@@ -384,7 +384,7 @@ def merge_of(
 ) -> M:
     """A walk of the pattern of `a`, or of its values too."""
     binding = bind(bare(a))
-    dims: Env = {v: Var(f"{v}_dim") for v in a.vars}
+    dims = binding.dims
     terms = tuple(t.factors for t in a.terms)
     packer = Packer(a, dims, arrays, values, fits=True)
     walk = kind(order, terms, dict(dims), a, binding, packer, starts)

@@ -54,11 +54,19 @@ class Tensor:
 
 @record
 class Binding:
-    """All tensors of a kernel, its argument buffers in order, and its extents as expressions."""
+    """All tensors of a kernel, its argument buffers in order, its extents as expressions, and as
+    the loops use them: by name, or as constants where a format fixes them.
+    """
 
     tensors: dict[int, Tensor]
     args: tuple[Buffer, ...]
     extents: dict[str, Expr]
+    dims: dict[str, Expr]
+
+    def declared(self) -> list[Stmt]:
+        """The extents that are not constants, under their names."""
+        named = ((self.dims[v], e) for v, e in self.extents.items())
+        return [Decl(d, e) for d, e in named if isinstance(d, Var)]
 
 
 def index_arrays(access: Access) -> tuple[tuple[int, str], ...]:
@@ -93,6 +101,7 @@ def bind(a: Assignment) -> Binding:
                 if isinstance(extents[v], Extent):
                     extents[v] = Dim(buffer, access.format.order.index(mode))
     dims: dict[str, Expr] = {v: Var(f"{v}_dim") for v in extents}
+    dims |= {v: Const(n) for v, n in a.fixed.items()}
     for n, access in accesses.items():
         names = access.level_vars
         below = (*[dims[v] for v in names[1:]], None)
@@ -100,7 +109,7 @@ def bind(a: Assignment) -> Binding:
             Storage(arrays[n][level], dims[v], level, below[level]) for level, v in enumerate(names)
         )
         tensors[n] = Tensor(access, n, values[n], storage)
-    return Binding(tensors, tuple(args), extents)
+    return Binding(tensors, tuple(args), extents, dims)
 
 
 def positions(t: Tensor) -> Expr:

@@ -11,7 +11,6 @@ from jsparse.ir.loop import (
     Buffer,
     Cast,
     Const,
-    Decl,
     Dim,
     Do,
     Expr,
@@ -38,7 +37,6 @@ def lower(nest: Nest) -> Kernel:
     """The kernel of a nest."""
     a = nest.assignment
     binding = bind(a)
-    dims = {v: Var(f"{v}_dim") for v in a.vars}
     result = Buffer("Y_vals", a.output.dtype, "result", 0)
     target = result
     wide = _scatter_dtype(nest)
@@ -46,7 +44,13 @@ def lower(nest: Nest) -> Kernel:
         target = Buffer("Y_wide", wide)
     single = len(a.terms) == 1
     walk = Einsum(
-        nest.order, tuple(t.factors for t in a.terms), dict(dims), nest, binding, result, target
+        nest.order,
+        tuple(t.factors for t in a.terms),
+        dict(binding.dims),
+        nest,
+        binding,
+        result,
+        target,
     )
     walk.exact = a.output.exact
     if nest.parts:
@@ -57,7 +61,7 @@ def lower(nest: Nest) -> Kernel:
     if a.shares is not None and not single:
         raise InternalError("an output can share the pattern of a factor of the only term")
     body = walk.visit(0, cursors, {})
-    head: list[Stmt] = [Decl(dims[v], e) for v, e in binding.extents.items()]
+    head = binding.declared()
     for t in binding.tensors.values():
         if t.number not in walk.checked:
             head += checks(t, ZERO, ONE)
