@@ -85,9 +85,8 @@ class Format:
         for n, level in enumerate(self.levels):
             if level.relative and (n or self.ndim < 2 or self.block or not self.levels[1].full):
                 raise FormatError(
-                    f"format: a {level.kind} level must be the first, with a dense one below it and "
-                    f"no blocks, "
-                    f"got {','.join(str(x) for x in self.levels)}"
+                    f"format: a {level.kind} level must be the first, with a dense one below it "
+                    f"and without blocks, got {','.join(str(x) for x in self.levels)}"
                 )
             if level.relative and not (level.ordered and level.unique):
                 raise FormatError(f"format: {level}: a {level.kind} level keeps both promises")

@@ -33,6 +33,12 @@ VALUES = {
         (100, 64, 90),
         (800, 0),
     ),
+    "spmm_blocks": (
+        "Y[i,i_in,k]:dense:float32 = A[i,j,i_in,j_in]:dense,compressed,dense(4),dense(4):float32"
+        " * B[j,j_in,k]:dense:float32",
+        (25, 4, 64, 22, 4),
+        (50, 0),
+    ),
     "sddmm": (
         "Y[i,j]:like(A):float32 = A[i,j]:csr:float32 * B[i,k]:dense:float32 * C[j,k]:dense:float32",
         (100, 90, 32),

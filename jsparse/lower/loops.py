@@ -13,6 +13,7 @@ several loops accumulates in float64; within one long loop it has several partia
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,10 +32,8 @@ from jsparse.ir.loop import (
     Do,
     Expr,
     For,
-    HSum,
     Load,
     Scratch,
-    Splat,
     Stmt,
     Store,
     Var,
@@ -50,23 +49,22 @@ from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.cursor import Cursor, Cursors, Env
-from jsparse.lower.products import Lanes
+from jsparse.lower.registers import Registers
 from jsparse.lower.running import Running
-from jsparse.lower.sums import adds, position_row, tree
+from jsparse.lower.sums import adds, position_row
 from jsparse.lower.vectors import Vectors
 from jsparse.lower.walk import block_scope
 from jsparse.record import replace
 
 
 @dataclass
-class Einsum(Running, Vectors):
+class Einsum(Running, Registers, Vectors):
     """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
     parallel chunks.
     """
 
     result: Buffer
     target: Buffer  # where sums are added: the result, or a wider scratch
-    copy: int = 0  # which of the partial sums the body being emitted adds to
     row: Buffer | None = None  # the workspace, while it is being filled
     rows_in_chunk: bool = False  # whether each chunk has rows of its own
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
@@ -74,12 +72,6 @@ class Einsum(Running, Vectors):
     running: Cursor | None = None  # whose position runs on from row to row
 
     # ---------------------------------------------------------------- facts
-    @cached_property
-    def complete(self) -> int:
-        """Depth at which all output variables are bound."""
-        out = self.assignment.output.vars
-        return max((d + 1 for d, v in enumerate(self.order) if v in out), default=0)
-
     @cached_property
     def reducing(self) -> int:
         """Depth of the outermost reduction."""
@@ -89,13 +81,6 @@ class Einsum(Running, Vectors):
     def adds(self) -> bool:
         """Whether the output is visited more than once, and so added to."""
         return adds(self.nest)
-
-    @cached_property
-    def sum_dtype(self) -> str:
-        """The dtype of accumulators."""
-        scalar = self.nest.vector is None
-        loops = len(self.order) - self.complete
-        return "float64" if self.base == "float32" and scalar and loops > 1 else self.base
 
     @cached_property
     def owner(self) -> int | None:
@@ -150,48 +135,11 @@ class Einsum(Running, Vectors):
         its = self.iterators(d, cursors)
         if its and v in self.assignment.output.vars and self.row is None and self.owner not in its:
             self.skipped = True
+        if self.nest.held == v:
+            return self.spell(d, cursors, env)
         if self.nest.vector and self.nest.vector[0] == v:
             return self.vector(d, cursors, env)
         return super().loop(d, cursors, env)
-
-    def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
-        """acc = 0; the reduction loops; store acc."""
-        lanes = self.lanes
-        body = super().inside(d, cursors, env)
-        self.lanes = lanes
-        return self.summed(body, cursors, env)
-
-    def summed(self, body: Stmt, cursors: Cursors, env: Env) -> Stmt:
-        """`body`, which adds to accumulators, between their declaration and their use."""
-        reduce_lanes = (
-            self.nest.vector
-            if self.nest.vector and self.nest.vector[0] not in self.assignment.output.vars
-            else None
-        )
-        op = semiring(self.assignment.output.dtype)[0]
-        dtype = self.sum_dtype
-        copies = self.nest.unroll[1] if self.nest.unroll else 1
-        sums = [self.accumulators(c, self.lanes) for c in range(copies)]
-        partial: list[Var] = []
-        if reduce_lanes:
-            partial = [Var(f"Y_v{u}", dtype, reduce_lanes[1]) for u in range(reduce_lanes[2])]
-        zero = Const(op.identity, dtype)
-        head = [
-            Decl(acc, Splat(zero, acc.lanes) if acc.lanes > 1 else zero, mutable=True)
-            for acc in (*(x for copy in sums for x in copy), *partial)
-        ]
-        totals = [tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
-        if partial:
-            totals = [Bin(op.text, totals[0], HSum(tree(partial, op.text), op.text))]
-        return block_scope(block(*head, body, self.write(totals, cursors, env)))
-
-    def accumulators(self, copy: int, lanes: Lanes | None) -> list[Var]:
-        suffix = f"_{copy}" if copy else ""
-        if lanes is None:
-            return [Var(f"Y_sum{suffix}", self.sum_dtype)]
-        return [
-            Var(f"Y_sum{u}{suffix}", self.sum_dtype, lanes.lanes) for u in range(lanes.registers)
-        ]
 
     def interval(
         self,
@@ -310,43 +258,37 @@ class Einsum(Running, Vectors):
         for name, distance in self.nest.prefetch:
             if vector is None:
                 continue
-            rows = self.rows_of(name, self.order[d], cursors)
+            rows, few = self.rows_of(name, self.order[d], cursors)
             if rows is None:
                 continue
             last = sub(Dim(c.storage[c.level]["crd"], 0), ONE)
-            row = c.coordinate(Bin("min", add(p, Const(distance)), last))
+            row = mul(c.coordinate(Bin("min", add(p, Const(distance)), last)), Const(few))
             k = vector[0]
-            start = add(mul(row, self.extents[k]), Var(k) if self.lanes else ZERO)
             width = (self.lanes.registers if self.lanes else vector[2]) * vector[1]
-            out.append(Do("prefetch", (rows, start, Const(width))))
+            for n in range(few):
+                start = mul(add(row, Const(n)), self.extents[k])
+                start = add(start, Var(k) if self.lanes else ZERO)
+                out.append(Do("prefetch", (rows, start, Const(width))))
         return out
 
-    def rows_of(self, name: str, v: str, cursors: Cursors) -> Buffer | None:
-        """The buffer of a dense matrix whose rows are chosen by `v`, if this is where it is."""
-        if name == "Y":
-            return self.target if self.assignment.output.level_vars[:1] == (v,) else None
-        n = next(m for m, a in enumerate(self.assignment.operands) if a.name == name)
-        return self.binding.tensors[n].values if cursors[n].next_var == v else None
+    def rows_of(self, name: str, v: str, cursors: Cursors) -> tuple[Buffer | None, int]:
+        """The buffer of a dense matrix whose rows are chosen by `v`, if this is where they are, and
+        how many each value chooses.
+        """
+        a = self.assignment
+        n = next((m for m, x in enumerate(a.operands) if x.name == name), OUTPUT)
+        names = a.output.level_vars if n == OUTPUT else a.operands[n].level_vars
+        few = math.prod(a.fixed[u] for u in names[1:-1])
+        if n == OUTPUT:
+            return (self.target if names[:1] == (v,) else None), few
+        return (self.binding.tensors[n].values if cursors[n].next_var == v else None), few
 
     # ---------------------------------------------------------------- values
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
         head, values = self.values(cursors, env)
-        op = semiring(self.assignment.output.dtype)[0]
         if self.complete == len(self.order):
             return block(*head, self.write(values, cursors, env))
-        vector = self.nest.vector
-        if self.lanes and vector and vector[0] not in self.assignment.output.vars:
-            sums = [
-                Var(f"Y_v{u}", self.sum_dtype, self.lanes.lanes)
-                for u in range(self.lanes.registers)
-            ]
-        else:
-            sums = self.accumulators(self.copy, self.lanes)
-        out: list[Stmt] = list(head)
-        for acc, value in zip(sums, values, strict=True):
-            value = Cast(acc.dtype, value) if type_of(value)[0] != acc.dtype else value
-            out.append(Assign(acc, Bin(op.text, acc, value)))
-        return block(*out)
+        return block(*head, *self.added(values))
 
     def write(self, values: list[Expr], cursors: Cursors, env: Env) -> Stmt:
         """Store, or add, the values at the output's position."""

@@ -32,8 +32,7 @@ def adds(nest: Nest) -> bool:
     """
     a = nest.assignment
     out = a.output.vars
-    complete = max((d + 1 for d, v in enumerate(nest.order) if v in out), default=0)
-    return nest.first_reduction < complete or (
+    return nest.first_reduction < nest.complete or (
         not a.sampled and any(_repeats(x, out) for x in a.operands)
     )
 

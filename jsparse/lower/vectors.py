@@ -97,7 +97,11 @@ class Vectors(Products):
                 continue
             self.lanes = Lanes(name, lanes, count, moving) if step > 1 else None
             stop = hi if step == 1 else Var(f"{name}_{step}")
-            if step > 1:
+            if isinstance(n, Const):
+                stop = add(lo, Const(int(n.value) // step * step))
+                if stop == start:
+                    continue
+            elif step > 1:
                 whole = mul(Bin("/", n, Const(step)), Const(step))
                 stmts.append(Decl(Var(f"{name}_{step}"), add(lo, whole)))
             body = self.visit(d + 1, cursors, {**env, name: v})

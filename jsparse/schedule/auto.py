@@ -18,7 +18,7 @@ from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
 from jsparse.record import record, replace
-from jsparse.schedule import cost
+from jsparse.schedule import cost, directives
 from jsparse.schedule.directives import (
     Nest,
     Precompute,
@@ -26,11 +26,12 @@ from jsparse.schedule.directives import (
     not_vectorizable,
 )
 from jsparse.schedule.finish import Candidate, finish, splits
+from jsparse.schedule.orders import MAX_ORDERS, orders, precedence, topological
 from jsparse.schedule.stats import Stats, estimate
 from jsparse.target import VECTOR_DTYPES, Target, host
 
-MAX_ORDERS = 120
 MOST_REGISTERS = 8  # accumulators of a vector loop
+SPARE = 4  # vector registers that are not accumulators
 LONGEST_ROW = 1 << 26  # elements of a dense workspace
 PARALLEL = 0.6  # weight of a nest whose outermost loop can be split among threads
 
@@ -42,69 +43,6 @@ class Plan:
     assignment: Assignment
     schedule: Schedule
     candidates: tuple[Candidate, ...] = ()
-
-
-def precedence(accesses: list[Access]) -> set[tuple[str, str]]:
-    """Pairs (outer, inner) that the storage of sparse operands asks for."""
-    pairs: set[tuple[str, str]] = set()
-    for a in accesses:
-        if not a.format.is_dense:
-            names = a.level_vars[: max(a.format.sparse_levels) + 1]
-            pairs |= {(u, v) for u, v in itertools.combinations(names, 2) if u != v}
-    return pairs
-
-
-def orders(a: Assignment, accesses: list[Access]) -> Iterator[tuple[str, ...]]:
-    """Loop orders worth scoring, in a fixed sequence.
-
-    Variables of sparse operands in every order that agrees with their storage (in any order, if
-    the operands disagree: levels can be searched).  Variables that only dense operands have come
-    last, or one of them at any place: it is the one that could be the vector loop.
-    """
-    walked = {
-        v
-        for x in accesses
-        if not x.format.is_dense
-        for v in x.level_vars[: x.format.ndim - x.format.free_tail]
-    }
-    first = tuple(v for v in a.vars if v in walked)
-    rest = tuple(v for v in a.vars if v not in walked and v in a.output.vars)
-    rest += tuple(v for v in a.vars if v not in walked and v not in a.output.vars)
-    before = precedence(accesses)
-    found = False
-    for order in itertools.islice(topological((), first, before), MAX_ORDERS):
-        found = True
-        yield from _with_dense(order, rest, a.output.vars)
-    if not found:
-        for order in itertools.islice(itertools.permutations(first), MAX_ORDERS):
-            yield from _with_dense(order, rest, a.output.vars)
-
-
-def topological(
-    done: tuple[str, ...], left: tuple[str, ...], before: set[tuple[str, str]]
-) -> Iterator[tuple[str, ...]]:
-    if not left:
-        yield done
-    for v in left:
-        if not any((u, v) in before for u in left if u != v):
-            yield from topological((*done, v), tuple(u for u in left if u != v), before)
-
-
-def _with_dense(
-    order: tuple[str, ...], rest: tuple[str, ...], out: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
-    """`rest` behind `order`; then with each of its variables last, or outside of the reductions."""
-    seen = {(*order, *rest)}
-    yield (*order, *rest)
-    reduction = next((d for d, v in enumerate(order) if v not in out), len(order))
-    for v in rest:
-        others = (*order, *(u for u in rest if u != v))
-        places = (reduction, len(others)) if v in out else (len(others),)
-        for at in places:
-            new = (*others[:at], v, *others[at:])
-            if new not in seen:
-                seen.add(new)
-                yield new
 
 
 def workspace_of(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> str | None:
@@ -156,9 +94,11 @@ def located_of(
     return tuple(found)
 
 
-def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[str, int, int] | None:
-    """Lanes and registers for a vector loop over `v`; None if it is too short or the dtype has no
-    vectors.
+def vector_shape(
+    a: Assignment, v: str, extent: int, target: Target, most: int = MOST_REGISTERS
+) -> tuple[str, int, int] | None:
+    """Lanes and registers, at most `most`, for a vector loop over `v`; None if it is too short or
+    the dtype has no vectors.
     """
     size = VECTOR_DTYPES.get(a.output.dtype)
     if size is None or extent < 2:
@@ -167,7 +107,7 @@ def vector_shape(a: Assignment, v: str, extent: int, target: Target) -> tuple[st
     while lanes > extent:
         lanes //= 2
     registers = 1
-    while registers * 2 <= MOST_REGISTERS and registers * 2 * lanes <= extent:
+    while registers * 2 <= most and registers * 2 * lanes <= extent:
         registers *= 2
     return (v, lanes, registers)
 
@@ -254,6 +194,42 @@ def _candidates(
             if splits(a, order, vector):
                 total *= PARALLEL
             yield Candidate(total, order, vector, workspace, located)
+    yield from _held(a, extents, stats, target)
+
+
+def _held(
+    a: Assignment, extents: dict[str, int], stats: tuple[Stats, ...], target: Target
+) -> Iterator[Candidate]:
+    """Orders with a short output variable of fixed extent inside of the reductions, held in
+    registers: each value of the other operands is then loaded once for all of its values.
+    """
+    held = next((v for v in a.vars if directives.not_held(a, v) is None), None)
+    if held is None or a.fixed[held] > target.registers - SPARE:
+        return
+    most = (target.registers - SPARE) // a.fixed[held]
+    names = [v for v in vector_candidates(a) if v != held]
+    vectors = [vector_shape(a, v, extents[v], target, most) for v in names]
+    seen = set()
+    for whole in orders(a, list(a.operands)):
+        order = tuple(v for v in whole if v != held)
+        for vector in (None, *[v for v in vectors if v is not None]):
+            inner = vector is not None and vector[0] not in a.output.vars
+            at = len(order) - inner
+            nest = (*order[:at], held, *order[at:])
+            first = _first(a, nest)
+            fits = [v for v in nest[first + 1 :] if v in a.output.vars] == [held]
+            if vector is not None:
+                fits &= (nest[-1] if inner else nest[first]) == vector[0]
+            if not fits or (nest, vector) in seen:
+                continue
+            seen.add((nest, vector))
+            located = located_of(a, nest, extents)
+            total = cost.order_cost(a, nest, extents, stats, None, None, vector, located, held=held)
+            if vector is not None:
+                total += cost.ELEMENT * moved(a, relayout(a, vector[0]), extents)
+            if splits(a, nest, vector):
+                total *= PARALLEL
+            yield Candidate(total, nest, vector, None, located, held)
 
 
 def _fits(a: Assignment, order: tuple[str, ...], v: str) -> bool:

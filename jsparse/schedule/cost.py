@@ -60,8 +60,10 @@ class Walker:
     count: float = 1.0
     cost: float = 0.0
 
-    def enter(self, v: str, step: int = 1) -> None:
-        """Account for the loop over `v`, taken in steps of `step`."""
+    def enter(self, v: str, step: int = 1, each: float = STEP) -> None:
+        """Account for the loop over `v`, taken in steps of `step`; an iteration costs `each` where
+        it visits every value.
+        """
         its: list[_Progress] = []
         looked_up: list[_Progress] = []
         for p in self.accesses:
@@ -86,7 +88,7 @@ class Walker:
                 trips = min(fans, extent)
             else:
                 trips = math.ceil(extent / step)
-                self.cost += self.count * (trips + fans) * STEP
+                self.cost += self.count * (trips * each + fans * STEP)
         for p in its:
             p.descend()
         if required is not its and required and own is not None:
@@ -129,8 +131,12 @@ def order_cost(
     vector: tuple[str, int, int] | None,
     located: tuple[tuple[str, str], ...] = (),
     limit: float = math.inf,
+    held: str | None = None,
 ) -> float:
-    """Predicted nanoseconds of the nest of `a` in `order`; infinite once they exceed `limit`."""
+    """Predicted nanoseconds of the nest of `a` in `order`; infinite once they exceed `limit`.
+
+    What lacks the `held` variable is loaded once for all its values, and its loop is written out.
+    """
     own = a.pattern
     progress = _Progress(own, pattern, order) if own is not None and pattern is not None else None
     accesses = [_Progress(x, s, order) for x, s in zip(a.operands, stats, strict=True)]
@@ -138,28 +144,33 @@ def order_cost(
         extents, accesses, tuple(t.factors for t in a.terms), progress, a.output.vars, located
     )
     out = a.output.vars
-    complete = max((d + 1 for d, v in enumerate(order) if v in out), default=0)
+    complete = max((d + 1 for d, v in enumerate(order) if v in out and v != held), default=0)
+    stores = 1.0  # how often accumulators are stored
     first = next((d for d, v in enumerate(order) if v not in out), len(order))
     for d, v in enumerate(order):
         if d == first and workspace is not None and progress is not None:
             walker.cost += 3 * walker.count * progress.fan[-1]
             walker.pattern = None
+        if d == complete:
+            stores = walker.count * (a.fixed[held] if held else 1)
         step = vector[1] * vector[2] if vector and vector[0] == v else 1
-        walker.enter(v, step)
+        walker.enter(v, step, 0.0 if v == held else STEP)
         if walker.cost > limit:
             return math.inf
-    work = len(a.operands) * FLOP
+    loads = [1.0 if held is None or held in x.vars else 1 / a.fixed[held] for x in a.operands]
+    work = sum(loads) * FLOP
     if vector:
         name, lanes, registers = vector
         used = min(max(extents[name], 1), lanes * registers)
         work = work * math.ceil(used / lanes)
     moving = frozenset(a.moving(vector[0]) if vector else ())
-    gathers = sum(1 for x in a.operands if x.vars and moving.isdisjoint(x.vars))
+    gathers = 0.0
+    for x, load in zip(a.operands, loads, strict=True):
+        if x.vars and moving.isdisjoint(x.vars) and (held is None or load < 1):
+            gathers += load
     walker.cost += walker.count * (work + GATHER * gathers)
     if first < complete:
         walker.cost += walker.count * GATHER
     elif complete < len(order) and vector and vector[0] not in out:
-        walker.cost += (
-            3 * walker.count / max(1, math.ceil(extents[vector[0]] / (vector[1] * vector[2])))
-        )
+        walker.cost += 3 * stores
     return walker.cost

@@ -10,6 +10,7 @@ without further decisions.
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from dataclasses import fields
@@ -33,12 +34,20 @@ class Nest:
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
     prefetch: tuple[tuple[str, int], ...] = ()  # (operand, entries ahead)
     widened: bool = False  # whether float32 sums in memory are float64
+    held: str | None = None  # output variable each of whose values has an accumulator
 
     @property
     def first_reduction(self) -> int:
         """Depth of the outermost reduction loop; the number of loops if there is none."""
         out = self.assignment.output.vars
         return next((d for d, v in enumerate(self.order) if v not in out), len(self.order))
+
+    @property
+    def complete(self) -> int:
+        """Depth at which all output variables are bound, but for the held one."""
+        out = self.assignment.output.vars
+        bound = (d + 1 for d, v in enumerate(self.order) if v in out and v != self.held)
+        return max(bound, default=0)
 
 
 class Directive(ABC):
@@ -236,6 +245,47 @@ class Unroll(Directive):
 
 
 @record
+class Hold(Directive):
+    """Keep an accumulator for each value of the output variable `var` in the reductions around it,
+    and write its loop out.
+
+       forall i, j, a, b: Y[i,a] += A[i,j,a,b] * x[j,b]        hold(a)
+    -> forall i: acc0 = acc1 = 0; forall j, b: acc0 += A[i,j,0,b] * x[j,b], acc1 += …; Y[i,:] = acc
+    """
+
+    var: str
+    name = "hold"
+
+    def apply(self, nest: Nest) -> Nest:
+        why = not_held(nest.assignment, self.var)
+        self.need(why is None, why or "")
+        inside = nest.order[nest.first_reduction :]
+        self.need(
+            [v for v in inside if v in nest.assignment.output.vars] == [self.var],
+            f"{self.var} must be the only output variable inside of the reductions",
+        )
+        vector = nest.vector is not None and nest.vector[0] == self.var
+        self.need(not vector, f"{self.var} is the vector loop")
+        return replace(nest, held=self.var)
+
+
+MOST_HELD = 16  # values of a variable that has an accumulator for each
+
+
+def not_held(a: Assignment, var: str) -> str | None:
+    """Why `var` cannot have an accumulator for each of its values, or None if it can."""
+    if a.sampled or var not in a.output.vars:
+        return f"{var} must be a variable of a dense output"
+    if a.fixed.get(var, MOST_HELD + 1) > MOST_HELD:
+        return f"no format fixes the extent of {var}, to at most {MOST_HELD}"
+    if len(a.terms) > 1:
+        return "terms of a sum are visited apart"
+    if any(var in x.sparse_vars or x.vars.count(var) > 1 for x in a.operands):
+        return f"{var} must index dense levels only, once in each operand"
+    return None
+
+
+@record
 class Parallelize(Directive):
     """Split the outermost loop into chunks of about equal numbers of nonzeros, taken by the
     threads of XLA's pool.
@@ -265,6 +315,14 @@ class Parallelize(Directive):
                     f"{access.name} may hold {self.var} in several places; convert it first",
                 )
         return replace(nest, parallel=self.var)
+
+
+def are_rows(a: Assignment, names: tuple[str, ...], vector: str) -> bool:
+    """Whether a dense tensor indexed by `names` is a matrix of rows along `vector`, or has a few of
+    them, as many as formats fix, for each value of its first variable.
+    """
+    few = math.prod(a.fixed.get(v, MOST_HELD + 1) for v in names[1:-1]) <= MOST_HELD
+    return len(names) > 1 and names[-1] == vector and few
 
 
 @record
@@ -321,10 +379,7 @@ class Prefetch(Directive):
             self.need(1 <= self.distance <= 4096, "distance must lie in 1 to 4096")
             return replace(nest, prefetch=(*nest.prefetch, (self.operand, self.distance)))
         self.need(
-            found[0].format.is_dense
-            and len(names) == 2
-            and nest.vector is not None
-            and names[1] == nest.vector[0],
+            nest.vector is not None and are_rows(a, names, nest.vector[0]),
             "only rows of a dense matrix along the vector loop can be prefetched",
         )
         self.need(1 <= self.distance <= 64, "distance must lie in 1 to 64")
@@ -350,7 +405,10 @@ class Widen(Directive):
         return replace(nest, widened=True)
 
 
-_KINDS = (Reorder, Precompute, Locate, Vectorize, Unroll, Prefetch, Widen, Parallelize, Rfactor)
+_KINDS = (
+    *(Reorder, Precompute, Locate, Vectorize, Unroll, Hold),
+    *(Prefetch, Widen, Parallelize, Rfactor),
+)
 DIRECTIVES = {c.name: c for c in _KINDS}
 Schedule = tuple[Directive, ...]
 

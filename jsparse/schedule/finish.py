@@ -15,6 +15,7 @@ from jsparse.record import record
 from jsparse.schedule import directives
 from jsparse.schedule.directives import (
     Directive,
+    Hold,
     Locate,
     Nest,
     Parallelize,
@@ -48,6 +49,7 @@ class Candidate:
     vector: tuple[str, int, int] | None
     workspace: str | None
     located: tuple[tuple[str, str], ...] = ()
+    held: str | None = None
 
 
 def finish(
@@ -59,18 +61,24 @@ def finish(
     schedule += [Locate(name, v) for name, v in best.located]
     if best.vector:
         schedule.append(Vectorize(*best.vector))
-        schedule += [Prefetch(name, AHEAD) for name in _scattered_rows(a, best, extents)]
+        schedule += [Prefetch(*rows) for rows in _scattered_rows(a, best, extents)]
+    if best.held:
+        schedule.append(Hold(best.held))
     last = best.order[-1] if best.order else None
     reduction = last is not None and last not in a.output.vars
     vector_out = best.vector is not None and best.vector[0] in a.output.vars
     if last is not None and len(a.terms) == 1:
         if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
             schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
-        elif reduction and (best.vector is None or (vector_out and best.vector[2] <= 4)):
+        elif (
+            reduction
+            and not best.held
+            and (best.vector is None or (vector_out and best.vector[2] <= 4))
+        ):
             schedule.append(Unroll(last, 2 if best.vector and best.vector[2] > 1 else 4))
-    complete = max((d for d, v in enumerate(best.order) if v in a.output.vars), default=-1)
+    nest = Nest(a, best.order, held=best.held)
     repeated = any(not level.unique for x in a.operands for level in x.format.levels)
-    in_memory = (Nest(a, best.order).first_reduction <= complete or repeated) and not best.workspace
+    in_memory = (nest.first_reduction < nest.complete or repeated) and not best.workspace
     scalar = best.vector is None and a.output.dtype == "float32"
     if scalar and in_memory and _additions(a, extents, stats) > EXACT:
         schedule.append(Widen(a.output.name))
@@ -113,19 +121,23 @@ def _parts(
     return int(min(work / (2 * max(size, 1.0)), work / LEAST_PART, room, MOST_PARTS))
 
 
-def _scattered_rows(a: Assignment, best: Candidate, extents: dict[str, int]) -> Iterator[str]:
-    """Dense operands whose rows a sparse loop picks from more than the second-level cache holds."""
+def _scattered_rows(
+    a: Assignment, best: Candidate, extents: dict[str, int]
+) -> Iterator[tuple[str, int]]:
+    """Dense operands whose rows a sparse loop picks from more than the second-level cache holds,
+    and how many entries ahead to ask for them.
+    """
     assert best.vector is not None
     stored = (*a.operands, *([a.pattern] if a.pattern else []))
     sparse = {v for x in stored if not x.tied for v in x.sparse_vars}
     scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
     for x in (*a.operands, *scattered):
         names = x.level_vars
-        rows = len(names) == 2 and names[0] in sparse and names[1] == best.vector[0]
-        if x.format.is_dense and rows:
-            size = extents[names[0]] * extents[names[1]] * VECTOR_DTYPES[a.output.dtype]
+        rows = directives.are_rows(a, names, best.vector[0])
+        if x.format.is_dense and rows and names[0] in sparse:
+            size = math.prod(extents[v] for v in names) * VECTOR_DTYPES[a.output.dtype]
             if size > host().l2:
-                yield x.name
+                yield x.name, max(1, AHEAD // math.prod(extents[v] for v in names[1:-1]))
 
 
 def _inner_fan(a: Assignment, v: str, extents: dict[str, int], stats: tuple[Stats, ...]) -> float:

@@ -15,15 +15,9 @@ from jsparse.ir.index import Access, Assignment
 from jsparse.levels import Compressed, Level
 from jsparse.record import replace
 from jsparse.schedule import cost
-from jsparse.schedule.auto import (
-    MAX_ORDERS,
-    located_of,
-    plan,
-    precedence,
-    topological,
-    workspace_of,
-)
+from jsparse.schedule.auto import located_of, plan, workspace_of
 from jsparse.schedule.directives import Nest
+from jsparse.schedule.orders import MAX_ORDERS, precedence, topological
 from jsparse.schedule.stats import estimate
 
 CONVERT = 25.0  # nanoseconds to sort and move one stored entry into another storage order
