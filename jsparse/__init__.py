@@ -17,6 +17,7 @@ from jsparse import trees as _trees
 from jsparse.api import einsum as einsum
 from jsparse.array import SparseArray as SparseArray
 from jsparse.construct import asarray as asarray
+from jsparse.construct import bcsr as bcsr
 from jsparse.construct import coo as coo
 from jsparse.construct import csc as csc
 from jsparse.construct import csf as csf

@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 
 from jsparse.array import SparseArray
-from jsparse.convert import canonical, to, traced
+from jsparse.concrete import traced
+from jsparse.convert import canonical
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Term
@@ -96,7 +97,7 @@ def evaluate(
 ) -> Any:
     """The result: through a cached `jit` if everything is concrete, in line inside a trace."""
     if traced(*jax.tree.leaves((ops, wish.like))):
-        return solve(prepare(problem, extent, ops, wish), wish)
+        return solve(prepare(problem, extent, ops, wish))
     return _eager(
         prepare(problem, extent, [_on_device(x) for x in ops], wish, cast=False), wish, key
     )
@@ -156,29 +157,23 @@ def _signature(operands: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def _eager(job: Job, wish: Wish, key: Any = None) -> Any:
     if job.output.computed and wish.like is None:  # counts its entries, so it cannot be one program
-        return solve(promote(job), wish)
-    agreed = agree(job, wish, only_frozen=True)
-    thawed = tuple(x.unfreeze() if isinstance(x, SparseArray) else x for x in agreed.ops)
+        return solve(promote(job))
+    agreed = agree(job, only_frozen=True)
+    thawed = tuple(x.unfreeze() if isinstance(x, SparseArray) else x for x in agreed.whole())
     like = wish.like.unfreeze() if wish.like is not None else None
     trusted_like = wish.like is not None and wish.like.frozen
     plain = job.output.format.is_dense
     out_format = "dense" if plain else None  # a rearranged operand might infer otherwise
-    run = _jitted(
-        agreed.problem,
-        tuple(agreed.extent.items()),
-        out_format,
-        wish.schedule,
-        agreed.trusted,
-        trusted_like,
-    )
-    if key is not None and agreed.ops == job.ops and (plain or wish.out_format is None):
+    run = _jitted(*agreed.origin(), out_format, wish.schedule, agreed.trusted, trusted_like)
+    known = plain or (wish.out_format is None and job.layout is None)
+    if key is not None and agreed.ops == job.ops and known:
         if len(_programs) >= _MOST_PROGRAMS:
             _programs.clear()
         _programs[key] = Program(run, replace(agreed, ops=()), plain)
-    result = agreed.wrap(run(thawed, like), wish.like)
-    if wish.out_format is not None and isinstance(result, SparseArray):
-        return to(result, wish.out_format)
-    return result
+    data = run(thawed, like)
+    if wish.like is not None:
+        return agreed.converted(replace(wish.like, data=data))
+    return data if plain else agreed.finish(agreed.wrap(data, None))
 
 
 @lru_cache(maxsize=4096)
@@ -196,7 +191,7 @@ def _jitted(
         wish = Wish(out_format, None, like, schedule)
         job = replace(prepare(problem, dict(extent), list(ops), wish), trusted=trusted)
         accesses = tuple(replace(a, trusted=t) for a, t in zip(job.accesses, trusted, strict=True))
-        out = solve(replace(job, accesses=accesses), wish, trusted_like)
+        out = solve(replace(job, accesses=accesses), trusted_like)
         return out.data if isinstance(out, SparseArray) else out
 
     return jax.jit(run)

@@ -16,6 +16,7 @@ computed.  A stored zero is an ordinary value.
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 import weakref
 from collections.abc import Callable
@@ -24,9 +25,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from jsparse.diagonals import check_offsets, inside
+from jsparse import diagonals
+from jsparse.blocks import inside, ragged, split_shape
+from jsparse.diagonals import check_offsets
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format
 from jsparse.record import replace
@@ -174,10 +178,11 @@ class SparseArray:
 
     @property
     def nse(self) -> int:
-        """Capacity: how many entries the arrays have room for; of diagonals all their places.
-        Static, also under `jit`.
+        """Capacity: how many entries the arrays have room for, also in blocks; of diagonals all
+        their places.  Static, also under `jit`.
         """
-        return int(np.prod(self.data.shape[: 1 + self.format.relative]))
+        f = self.format
+        return math.prod(self.data.shape[: 1 + f.relative]) * math.prod(f.block)
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -234,6 +239,23 @@ class SparseArray:
         return f"SparseArray({kind}{self.format}, shape={self.shape}, dtype={dtype}, {stored})"
 
     # ---------------------------------------------------------------- methods
+    def split(self) -> SparseArray:
+        """The array with a mode for each part of its modes, its padding zero; itself if it has no
+        blocks.
+        """
+        f = self.format
+        if not f.block:
+            return self
+        out = self._relabel(split_shape(self.shape, f.block), f.split)
+        if not ragged(self.shape, f.block):
+            return out
+        kept = inside(f, self.shape, out.structure, out.pattern)
+        return replace(out, data=jnp.where(kept, out.data, jnp.zeros((), out.data.dtype)))
+
+    def join(self, shape: tuple[int, ...], block: tuple[int, ...]) -> SparseArray:
+        """The array of that shape and block of which this is the split form."""
+        return self._relabel(shape, replace(self.format, block=block))
+
     def transpose(self, axes: tuple[int, ...] | None = None) -> SparseArray:
         """The array with modes permuted as by `numpy.transpose`; only the format changes."""
         axes = (
@@ -296,19 +318,27 @@ class SparseArray:
 
 
 def _entries(a: SparseArray) -> Any:
-    """Positions of the last sparse level: how many stored entries are in use."""
+    """How many stored entries are in use: positions of the last sparse level, or the elements of
+    blocks that are inside of the array.
+    """
+    f = a.format
+    if f.block and ragged(a.shape, f.block):
+        pattern = a.pattern and a._relabel(split_shape(a.shape, f.block), f.split).pattern
+        kept = inside(f, a.shape, a.structure, pattern)
+        return (kept if isinstance(kept, jax.core.Tracer) else np.asarray(kept)).sum()
+    shape = split_shape(a.shape, f.block) if f.block else a.shape
     host = a.pattern.arrays if a.pattern is not None else a.structure
     host = tuple(x if isinstance(x, jax.core.Tracer) else np.asarray(x) for x in host)
-    by_name = dict(zip(a.format.array_names(), host, strict=True))
+    by_name = dict(zip(f.array_names(), host, strict=True))
     positions: Any = 1
-    if a.format.relative:
-        return inside(by_name[0, "crd"], *(a.shape[m] for m in a.format.order[:2]))
-    for n, (level, mode) in enumerate(zip(a.format.levels, a.format.order, strict=True)):
+    if f.relative:
+        return diagonals.inside(by_name[0, "crd"], *(a.shape[m] for m in f.order[:2]))
+    for n, (level, mode) in enumerate(zip(f.levels, f.order, strict=True)):
         if (n, "pos") in by_name:
             positions = by_name[n, "pos"][positions]
-        elif level.full and n <= max(a.format.sparse_levels):
-            positions = positions * a.shape[mode]
-    return positions
+        elif level.full and n <= max(f.sparse_levels):
+            positions = positions * shape[mode]
+    return positions * math.prod(f.block)
 
 
 # ------------------------------------------------------------------ validation
@@ -333,12 +363,16 @@ def validate(
     Raises `StructureError` naming level, index, got and expected.  `ordered`: coordinates ascend
     in each fiber; `unique`: no entry is stored twice (known only if ordered).
     """
+    if format.block:
+        return validate(format.split, split_shape(shape, format.block), arrays, where)
     by_name = dict(zip(format.array_names(), arrays, strict=True))
     capacity, lo, hi = 1, 0, 1  # positions of the level above: room, and the range in use
     ordered = unique = True
     first = np.ones(1, bool)  # whether a used position above differs from the one before it
     for n, (level, mode) in enumerate(zip(format.levels, format.order, strict=True)):
         what = f"{where}: level {n} ({level}, mode {mode})"
+        if level.fixed not in (None, shape[mode]):
+            raise StructureError(f"{what}: extent {shape[mode]}, expected {level.fixed}")
         if level.full:
             capacity, lo, hi = capacity * shape[mode], lo * shape[mode], hi * shape[mode]
             first = np.ones(hi - lo if n < max(format.sparse_levels) else 0, bool)

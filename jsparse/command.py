@@ -17,6 +17,7 @@ An operand of `run` is one of
 from __future__ import annotations
 
 import math
+import re
 import tempfile
 import time
 import warnings
@@ -55,7 +56,7 @@ def explain(
 ) -> str:
     """What `js.explain` says for operands in these formats: one text each, or one with commas."""
     if len(formats) == 1 and subscripts.partition("->")[0].count(","):
-        formats = formats[0].split(",")
+        formats = re.split(r",(?![^\[]*\])", formats[0])  # not at the commas of a block
     if any("int64" in f for f in formats):
         _dtype("int64")
     operands = latency.operands_for(subscripts, formats, sizes, str(_dtype(dtype)), density)

@@ -7,6 +7,7 @@ believed and promise nothing unless told to.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -16,10 +17,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from jsparse.array import SparseArray, index_dtype, validate
+from jsparse.blocks import interleaved, split_dense
+from jsparse.concrete import compact, traced
 from jsparse.contract import contract
-from jsparse.convert import assemble_pattern, compact, letters, to, traced
+from jsparse.convert import assemble_pattern, letters, to
 from jsparse.errors import FormatError, StructureError, UnsupportedError
-from jsparse.format import Format, as_format, parse_format
+from jsparse.format import Format, as_format, blocked, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 
 
@@ -161,6 +164,45 @@ def _compressed_matrix(
     return build(data, (pos, crd), shape, parse_format(name, 2), name, sorted, unique)
 
 
+def bcsr(
+    data: Any,
+    indices: Any,
+    indptr: Any,
+    shape: Any,
+    *,
+    sorted: bool | None = None,
+    unique: bool | None = None,
+) -> SparseArray:
+    """A matrix in compressed sparse rows of dense blocks, all of one shape: format csr[r,c].
+
+    Args: data: (blocks, r, c) values. indices: (blocks,) column of blocks of each block. indptr:
+      (rows of blocks + 1,) where each row of blocks starts; blocks beyond the last are capacity.
+      shape: (rows, columns), which need not be multiples of r and c: what the last blocks hold
+      beyond them is never read. sorted, unique: what to promise, as for `csr`.
+
+    Raises: StructureError: if concrete index arrays are out of range, not monotone or of the
+      wrong length.
+    """
+    shape = _shape(shape, 2, "bcsr")
+    data = _values(data)
+    if data.ndim != 3 or max(data.shape[1:]) < 2 or 0 in data.shape[1:]:
+        raise StructureError(
+            f"bcsr: data has shape {data.shape}, expected (blocks, r, c) with r or c above 1"
+        )
+    pos, crd = _index_array(indptr, "bcsr: indptr"), _index_array(indices, "bcsr: indices")
+    _check_lengths("bcsr", data=data.shape[0], indices=crd.shape[0])
+    format = blocked(parse_format("csr", 2), tuple(int(b) for b in data.shape[1:]))
+    rows = -(-shape[0] // int(data.shape[1]))
+    if pos.shape != (rows + 1,):
+        raise StructureError(
+            f"bcsr: indptr has length {pos.shape[0]}, expected {rows + 1} for shape {shape} in "
+            f"blocks of {data.shape[1:]}"
+        )
+    small = [b for b in (1, 2) if data.shape[b] == 1]
+    values = data.reshape([n for k, n in enumerate(data.shape) if k not in small])
+    return build(values, (pos, crd), shape, format, "bcsr", sorted, unique)
+
+
 def coo(
     data: Any, coords: Any, shape: Any, *, sorted: bool | None = None, unique: bool | None = None
 ) -> SparseArray:
@@ -256,6 +298,12 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
         raise FormatError("fromdense: format 'dense' is the array itself")
     if not fmt.appended:
         return to(fromdense(x, nse=nse), format)
+    if fmt.block:
+        room = None if nse is None else -(-nse // math.prod(fmt.block))
+        places = tuple(str(m) for m in range(fmt.split.ndim))
+        stored = interleaved(places, fmt.block)
+        parts = split_dense(x, fmt.block).transpose([stored.index(v) for v in places])
+        return fromdense(parts, fmt.split, room).join(x.shape, fmt.block)
     fmt = fmt.with_index(index_dtype(x.shape, 2**31 if fmt.index == "int64" else 0))
     names = letters(x.ndim)
     source = Access("A", names, parse_format("dense", x.ndim), str(x.dtype))
@@ -268,9 +316,11 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
 
 
 def fromscipy(m: Any) -> SparseArray:
-    """A SciPy sparse matrix or array; csr, csc, coo and dia keep their format, others become
+    """A SciPy sparse matrix or array; csr, csc, coo, dia and bsr keep their format, others become
     csr.
     """
+    if m.format == "bsr" and max(m.blocksize) > 1:
+        return bcsr(m.data, m.indices, m.indptr, m.shape)
     if m.format in ("csr", "csc"):
         make = csr if m.format == "csr" else csc
         return make(m.data, m.indices, m.indptr, m.shape)
@@ -329,8 +379,8 @@ def frombcsr(m: Any) -> SparseArray:
 def asarray(obj: Any, format: Format | str | None = None, *, nse: int | None = None) -> SparseArray:
     """Anything sparse or dense as a `SparseArray`: ours, SciPy's, BCOO, BCSR, NumPy or JAX arrays.
 
-    `format` converts; by default sparse sources keep theirs and dense ones become csr (csf if not
-    two modes).
+    `format` converts, "auto" as in `SparseArray.to`; by default sparse sources keep theirs and
+    dense ones become csr (csf if not two modes).
     """
     if isinstance(obj, SparseArray):
         out = obj

@@ -23,8 +23,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from jsparse import blocks, reblock
 from jsparse.array import Pattern, SparseArray, index_dtype
 from jsparse.assembly import count_and_fill, draft_and_pack, drafts, eager
+from jsparse.concrete import traced
 from jsparse.contract import contract
 from jsparse.diagonals import Diagonals, of_coordinates
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
@@ -42,10 +44,6 @@ def letters(ndim: int) -> tuple[str, ...]:
     if ndim > len(_LETTERS):
         raise UnsupportedError(f"an array of {ndim} modes; at most {len(_LETTERS)} are supported")
     return tuple(_LETTERS[:ndim])
-
-
-def traced(*arrays: Any) -> bool:
-    return any(isinstance(a, jax.core.Tracer) for a in arrays)
 
 
 def access_of(a: SparseArray, name: str, names: tuple[str, ...], dtype: str) -> Access:
@@ -147,7 +145,8 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
     Args:
       a: the array.
       format: target; "dense" gives a `jax.Array`.
-      nse: capacity of the result; by default eagerly exact, under `jit` the capacity of `a`.
+      nse: capacity of the result; by default eagerly exact, under `jit` the capacity of `a`, and
+        as many blocks as `a` has entries where these are gathered in blocks.
 
     Raises `FormatError` where whole diagonals would take many times the room of the entries,
     `UnsupportedError` where they are asked for of a traced pattern.
@@ -162,6 +161,8 @@ def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
             index_dtype_check(a.shape, a.nse)
         else:
             index_dtype(a.shape, 2**31)  # raises if JAX has no 64-bit integers
+    if a.format.block or target.block:
+        return reblock.to(a, target, nse, to)
     if nse is None and _promises(a.format, target):
         return a._relabel(a.shape, target)
     if not target.appended:
@@ -411,16 +412,21 @@ def todense(a: SparseArray) -> Any:
     """The dense array; duplicates add up.  A dense array passes through."""
     if not isinstance(a, SparseArray):
         return jnp.asarray(a)
-    names = letters(a.ndim)
-    out = Access("Y", names, parse_format("dense", a.ndim), dtype_name(a.dtype))
-    b = Assignment(out, (access_of(a, "A", names, dtype_name(a.dtype)),), (Term((0,)),))
-    return contract(b, dict(zip(names, a.shape, strict=True)), [a.data, *a.arrays])
+    s, block = a.split(), a.format.block
+    names = letters(s.ndim)
+    extents = dict(zip(names, s.shape, strict=True))
+    stored = blocks.interleaved(names, block) if block else names
+    out = Access("Y", stored, parse_format("dense", s.ndim), dtype_name(a.dtype))
+    b = Assignment(out, (access_of(s, "A", names, dtype_name(a.dtype)),), (Term((0,)),))
+    y = contract(b, extents, [s.data, *s.arrays])
+    return blocks.join_dense(y, a.shape, block) if block else y
 
 
 def coo_parts(a: SparseArray) -> tuple[Any, list[Any], Any]:
     """Values, coordinates by mode, and how many are in use, in storage order; trailing dense
     levels are expanded.
     """
+    a = to(a, a.format.whole) if a.format.block else a
     plain = parse_format("coo", a.ndim).with_index(a.format.index)
     loose = plain.loosen(ordered=False, unique=False)
     c = to(a, loose) if a.frozen else _sorted(a, loose, None)  # the kernel checks the index arrays
@@ -431,20 +437,3 @@ def coo_parts(a: SparseArray) -> tuple[Any, list[Any], Any]:
 def canonical(a: SparseArray) -> SparseArray:
     """`a` with ascending coordinates and every entry once."""
     return a if a.format.canonical else to(a, a.format.tighten())
-
-
-def compact(data: Any, coords: list[Any], keep: Any) -> tuple[Any, list[Any], Any]:
-    """Entries with `keep` first, in order; how many there are.  Eagerly the others are dropped."""
-    if not traced(data, keep, *coords):
-        chosen = np.flatnonzero(np.asarray(keep))
-        return data[chosen], [c[chosen] for c in coords], chosen.size
-    if not traced(keep, *coords):  # a concrete pattern under a trace: only values are traced
-        chosen = np.flatnonzero(np.asarray(keep))
-        return data[chosen], [c[chosen] for c in coords], chosen.size
-    target = jnp.where(keep, jnp.cumsum(keep) - 1, keep.shape[0])
-    source = (
-        jnp.zeros(keep.shape[0], jnp.int32)
-        .at[target]
-        .set(jnp.arange(keep.shape[0], dtype=jnp.int32), mode="drop")
-    )
-    return data[source], [c[source] for c in coords], jnp.sum(keep)

@@ -10,14 +10,16 @@ import numpy as np
 import scipy.sparse as sp
 
 from jsparse.array import SparseArray, validate
-from jsparse.convert import coo_parts, to, traced
+from jsparse.blocks import ragged
+from jsparse.concrete import traced
+from jsparse.convert import coo_parts, to
 from jsparse.errors import UnsupportedError
 from jsparse.format import parse_format
 
 
 def toscipy(a: SparseArray) -> Any:
-    """A SciPy sparse array: csr_array, csc_array, dia_array or coo_array by format; capacity beyond
-    the entries is dropped.
+    """A SciPy sparse array: csr_array, csc_array, dia_array, bsr_array or coo_array by format;
+    capacity beyond the entries is dropped.
 
     The arrays are copies, which SciPy may write to.  Raises under `jit`.
     """
@@ -25,7 +27,14 @@ def toscipy(a: SparseArray) -> Any:
         raise UnsupportedError("to_scipy: the array is traced; call it outside of jit")
     if not a.frozen:
         validate(a.format, a.shape, tuple(np.asarray(x) for x in a.structure), "to_scipy")
+    block = a.format.block
+    if block and (ragged(a.shape, block) or not str(a.format.tighten()).startswith("csr[")):
+        return toscipy(to(a, a.format.whole))
     name = str(a.format.tighten().with_index("int32"))
+    if block:
+        pos, crd = (np.array(x) for x in a.arrays)
+        used, shape = int(pos[-1]), (-1, *block)
+        return sp.bsr_array((np.array(a.data).reshape(shape)[:used], crd[:used], pos), a.shape)
     if name in ("csr", "csc"):
         pos, crd = (np.array(x) for x in a.arrays)
         n = int(pos[-1])

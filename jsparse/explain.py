@@ -77,7 +77,7 @@ def _describe(x: Any, counted: bool = False) -> str:
     if isinstance(x, SparseArray):
         frozen = "frozen " if x.frozen else ""
         shared = "entries counted at run time"
-        entries = shared if counted else f"{x.data.shape[0]} stored entries"
+        entries = shared if counted else f"{x.nse} stored entries"
         return f"{frozen}{x.format} {x.dtype}[{','.join(map(str, x.shape))}], {entries}"
     shape = ",".join(map(str, getattr(x, "shape", ())))
     return f"dense {getattr(x, 'dtype', type(x).__name__)}[{shape}]"

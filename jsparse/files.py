@@ -10,6 +10,7 @@ import numpy as np
 
 from jsparse import construct, convert, io
 from jsparse.array import SparseArray
+from jsparse.concrete import traced
 from jsparse.errors import UnsupportedError
 from jsparse.format import Format
 
@@ -53,7 +54,7 @@ def save(
       symmetry: for Matrix Market: "general", "symmetric", "skew-symmetric" or "hermitian".
     """
     a = construct.asarray(a)
-    if convert.traced(a.data, *a.arrays):
+    if traced(a.data, *a.arrays):
         raise UnsupportedError("save: the array is traced; call it outside of jit")
     data, coords, count = convert.coo_parts(a)
     entries = io.Coordinates(

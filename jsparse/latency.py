@@ -32,6 +32,7 @@ import numpy as np
 
 import jsparse as js
 from jsparse import api, config, pipeline, primitive, solve
+from jsparse.blocks import split_shape
 from jsparse.codegen import build
 from jsparse.errors import CompileError, EinsumError
 from jsparse.format import parse_format
@@ -62,6 +63,9 @@ def abstract(format: str, shape: tuple[int, ...], dtype: str, density: float) ->
     f = parse_format(format, len(shape))
     if f.is_dense:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))
+    if f.block:
+        split = split_shape(shape, f.block)
+        return abstract(str(f.split), split, dtype, density).join(shape, f.block)
     tail = f.dense_tail
     stored = [shape[m] for m in f.order[: f.ndim - tail]]
     nse = min(max(round(density * math.prod(stored)), 1), math.prod(stored))

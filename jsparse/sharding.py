@@ -19,7 +19,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jsparse.array import SparseArray
-from jsparse.convert import to, traced
+from jsparse.concrete import traced
+from jsparse.convert import to
 from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import parse_format
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a sum of products over operands to its result, inside or outside of a trace.
 
-prepare   accesses for the operands, the output's format by inference, one dtype
+prepare   split modes as modes of their own; accesses for the operands, the output's format by
+          inference, one dtype
 solve     split off a pair; or make sparse operands agree in storage order; then the pattern, if
           it is new, and the values by the primitive
 """
@@ -19,8 +20,9 @@ import scipy.sparse as sp
 from jsparse import construct
 from jsparse.array import Pattern, SparseArray
 from jsparse.assembly import values_fuse
+from jsparse.concrete import traced
 from jsparse.contract import contract, guessed
-from jsparse.convert import access_of, assemble_pattern, to, traced
+from jsparse.convert import access_of, assemble_pattern, to
 from jsparse.errors import EinsumError, FormatError
 from jsparse.format import Format, as_format, dtype_name, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
@@ -28,6 +30,7 @@ from jsparse.record import record, replace
 from jsparse.schedule import split, storage
 from jsparse.schedule.directives import Schedule
 from jsparse.schedule.infer import Output, infer
+from jsparse.splitting import Layout, agreed, has_blocks, unblocked
 
 
 def operand(x: Any, n: int, what: str) -> Any:
@@ -76,12 +79,16 @@ class Wish:
     schedule: Schedule | None = None
 
 
+NOTHING = Wish()
+
+
 @record
 class Job:
     """A problem with its operands, promoted and ready to run, and what inference decided.
 
     `trusted` says whose index arrays need no checks: those that were frozen, also where they
-    travel as leaves.
+    travel as leaves.  Where modes are split, all is in terms of the split ones but dense operands
+    that are not yet promoted; `layout` leads back, and `asked` is the wish in the terms before.
     """
 
     problem: Problem
@@ -91,6 +98,9 @@ class Job:
     dtype: Any
     accesses: tuple[Access, ...]
     output: Output
+    wish: Wish = NOTHING
+    asked: Wish = NOTHING
+    layout: Layout | None = None
 
     @property
     def sparse(self) -> list[int]:
@@ -121,6 +131,34 @@ class Job:
             source.transpose(tuple(names.index(v) for v in self.problem.output)), data=data
         )
 
+    def finish(self, y: Any) -> Any:
+        """The result `y` in the terms and the format that were asked for."""
+        return self.converted(self.layout.result(y) if self.layout is not None else y)
+
+    def converted(self, y: Any) -> Any:
+        """The result `y` in the format that was asked for."""
+        like, wanted = self.asked.like, self.asked.out_format
+        if like is not None and y.format != like.format:  # sampled without its blocks
+            return to(y, like.format, nse=like.nse)
+        if wanted is None or not isinstance(y, SparseArray):
+            return y
+        given = self.layout is None and self.output.computed
+        wanted = as_format(wanted, y.ndim)
+        given &= not wanted.block and wanted.appended
+        return y if given else to(y, self.asked.out_format or wanted)
+
+    def origin(self) -> tuple[Problem, tuple[tuple[str, int], ...]]:
+        """The problem before the split, and its extents."""
+        layout = self.layout
+        if layout is None:
+            return self.problem, tuple(self.extent.items())
+        return replace(self.problem, inputs=layout.inputs, output=layout.output), layout.extent
+
+    def whole(self) -> tuple[Any, ...]:
+        """The operands before the split; to be split again."""
+        layout = self.layout
+        return self.ops if layout is None else tuple(layout.whole(*x) for x in enumerate(self.ops))
+
 
 def prepare(
     problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, cast: bool = True
@@ -129,6 +167,54 @@ def prepare(
     to.
     """
     problem, ops = _squeeze(problem, extent, ops)
+    if not any(has_blocks(x) for x in (*ops, wish.like)):
+        job = _posed(problem, extent, ops, wish, wish)
+        return promote(job) if cast else job
+    whole, sizes = agreed((*problem.inputs, problem.output), [*ops, wish.like])
+    *ops, like = whole
+    layout = Layout(tuple(sizes.items()), tuple(extent.items()), problem.inputs, problem.output)
+    job = _split(problem, ops, replace(wish, like=like), wish, layout)
+    given = [sorted(problem.inputs[n]) for n in job.sparse]
+    alike = all(names == sorted(problem.output) for names in given)
+    sparse = (
+        wish.out_format is not None and not as_format(wish.out_format, len(problem.output)).is_dense
+    )
+    unfit = (job.output.computed and not alike) or (sparse and job.output.format.is_dense)
+    if unfit and wish.like is None:
+        ops = [unblocked(x) for x in ops]  # which blocks the result has is not known
+        job = _split(problem, ops, wish, wish, replace(layout, sizes=()))
+    return promote(job) if cast else job
+
+
+def _split(problem: Problem, ops: list[Any], wish: Wish, asked: Wish, layout: Layout) -> Job:
+    """The job over the split modes of operands whose blocks agree."""
+    inputs = tuple(
+        layout.split(names, isinstance(x, SparseArray))
+        for names, x in zip(problem.inputs, ops, strict=True)
+    )
+    ops = [x.split() if isinstance(x, SparseArray) else x for x in ops]
+    like = wish.like.split() if isinstance(wish.like, SparseArray) else wish.like
+    wish = replace(wish, nse=layout.room(wish.nse), like=like)
+    if layout.sizes and wish.out_format is not None:  # others than dense are converted to
+        dense = as_format(wish.out_format, len(problem.output)).is_dense
+        wish = replace(wish, out_format="dense" if dense else None)
+
+    def posed(sparse: bool) -> Job:
+        output = layout.split(problem.output, sparse)
+        parts = replace(problem, inputs=inputs, output=output)
+        return replace(_posed(parts, layout.extents(), ops, wish, asked), layout=layout)
+
+    job = posed(True)
+    if job.output.computed and len(problem.output) < 2 and wish.out_format is None:
+        wish = replace(wish, out_format="dense")  # as for a result of so few modes
+        job = posed(False)
+    return posed(False) if job.output.format.is_dense else job
+
+
+def _posed(
+    problem: Problem, extent: dict[str, int], ops: list[Any], wish: Wish, asked: Wish
+) -> Job:
+    """The job of a problem whose operands have no split modes."""
     dtype = jnp.dtype(_dtype(ops))
     trusted = tuple(isinstance(x, SparseArray) and x.frozen for x in ops)
     accesses = tuple(
@@ -137,7 +223,7 @@ def prepare(
         else Access(operand_name(n), names, parse_format("dense", len(names)), dtype_name(dtype))
         for n, (x, names) in enumerate(zip(ops, problem.inputs, strict=True))
     )
-    job = Job(
+    return Job(
         problem,
         extent,
         tuple(ops),
@@ -145,8 +231,9 @@ def prepare(
         dtype,
         accesses,
         _output(problem, extent, accesses, wish),
+        wish,
+        asked,
     )
-    return promote(job) if cast else job
 
 
 def _output(
@@ -166,7 +253,7 @@ def _output(
     inferred = infer(problem.output, accesses, problem.terms)
     if wish.out_format is None:
         return inferred
-    wanted = as_format(wish.out_format, len(shape))
+    wanted = as_format(wish.out_format, len(shape)).whole  # put into blocks afterwards
     if wanted.is_dense:
         return Output(wanted)
     if inferred.shares is not None:
@@ -179,7 +266,10 @@ def _output(
 
 
 def promote(job: Job) -> Job:
-    return replace(job, ops=tuple(_cast(x, job.dtype) for x in job.ops))
+    ops = tuple(_cast(x, job.dtype) for x in job.ops)
+    if job.layout is not None:
+        ops = tuple(job.layout.operand(n, x) for n, x in enumerate(ops))
+    return replace(job, ops=ops)
 
 
 def _cast(x: Any, dtype: Any) -> Any:
@@ -211,8 +301,9 @@ def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[
     ), out
 
 
-def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
+def solve(job: Job, trusted_like: bool | None = None) -> Any:
     """The result of a job: split off a pair, or make operands agree; then pattern and values."""
+    wish = job.wish
     if len(job.ops) > 2 and wish.schedule is None and len(job.problem.terms) == 1:
         nse = _stored(job.ops)
         sizes = tuple(zip(job.extent, guessed(job.extent.values()), strict=True))
@@ -220,24 +311,20 @@ def solve(job: Job, wish: Wish, trusted_like: bool | None = None) -> Any:
             job.accesses, job.problem.output, job.output.shares is not None, sizes, nse
         )
         if pair is not None:
-            return solve(_pairwise(job, pair, wish), wish, trusted_like)
-    job = agree(job, wish)
+            return solve(_pairwise(job, pair), trusted_like)
+    job = agree(job)
     like = wish.like
     out = Access("Y", job.problem.output, job.output.format, dtype_name(job.dtype))
     if like is not None:
         trust = like.frozen if trusted_like is None else trusted_like
         out = replace(out, trusted=trust, known=like.pattern)
         a = Assignment(out, job.accesses, job.problem.terms)
-        return job.wrap(contract(a, job.extent, [*job.flat(), *like.arrays], wish.schedule), like)
+        data = contract(a, job.extent, [*job.flat(), *like.arrays], wish.schedule)
+        return job.finish(job.wrap(data, like))
     if job.output.computed:
-        result = _assembled(job, out, wish)
-        wanted = as_format(wish.out_format or result.format, result.ndim)
-        return result if wanted.appended else to(result, wanted)
+        return job.finish(_assembled(job, out, wish))
     a = Assignment(out, job.accesses, job.problem.terms, job.output.shares)
-    result = job.wrap(contract(a, job.extent, job.flat(), wish.schedule), None)
-    if wish.out_format is not None and isinstance(result, SparseArray):
-        return to(result, wish.out_format)
-    return result
+    return job.finish(job.wrap(contract(a, job.extent, job.flat(), wish.schedule), None))
 
 
 def _stored(ops: Sequence[Any]) -> tuple[int, ...]:
@@ -245,7 +332,7 @@ def _stored(ops: Sequence[Any]) -> tuple[int, ...]:
     return tuple(int(x.data.shape[0]) if isinstance(x, SparseArray) else 0 for x in ops)
 
 
-def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
+def _pairwise(job: Job, pair: tuple[int, int]) -> Job:
     """The job with two operands replaced by their contraction over what nobody else needs."""
     rest = [n for n in range(len(job.ops)) if n not in pair]
     needed = {v for n in rest for v in job.problem.inputs[n]} | set(job.problem.output)
@@ -256,18 +343,19 @@ def _pairwise(job: Job, pair: tuple[int, int], wish: Wish) -> Job:
         prepare(both, job.extent, [job.ops[n] for n in pair], Wish()),
         trusted=tuple(job.trusted[n] for n in pair),
     )
-    x = solve(first, Wish())
+    x = solve(first)
     names = (*(job.problem.inputs[n] for n in rest), kept)
     problem = Problem(
         job.problem.text, names, job.problem.output, (Term(tuple(range(len(names)))),)
     )
-    out = prepare(problem, job.extent, [*(job.ops[n] for n in rest), x], wish)
+    out = prepare(problem, job.extent, [*(job.ops[n] for n in rest), x], job.wish)
     trusted = (*(job.trusted[n] for n in rest), isinstance(x, SparseArray) and x.frozen)
     accesses = tuple(replace(a, trusted=t) for a, t in zip(out.accesses, trusted, strict=True))
-    return replace(out, trusted=trusted, accesses=accesses)
+    again = replace(out, trusted=trusted, accesses=accesses)
+    return replace(again, asked=job.asked, layout=job.layout)
 
 
-def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
+def agree(job: Job, only_frozen: bool = False) -> Job:
     """Convert sparse operands that must be co-iterated but are unordered, or stored against the
     others.
 
@@ -275,8 +363,8 @@ def agree(job: Job, wish: Wish, only_frozen: bool = False) -> Job:
     the others are left for
     later: the conversion of a frozen operand is remembered, so it is done outside of `jit`.
     """
-    own = wish.like is not None or job.output.computed
-    if wish.schedule is not None:
+    own = job.wish.like is not None or job.output.computed
+    if job.wish.schedule is not None:
         return job
     if len(job.sparse) < 2 and not own:
         return _gathering(job)
@@ -320,11 +408,10 @@ def _gathering(job: Job) -> Job:
 
 def _reordered(f: Format, order: tuple[int, ...]) -> Format:
     """The format with its levels storing the modes in another order."""
-    if f.ndim == 2 or f.levels[-1].branchless:
-        levels = f.levels
-    else:
-        levels = parse_format("csf", f.ndim).levels
-    return Format(levels, order, f.index)
+    head = f.ndim - f.dense_tail
+    if head == 2 or f.levels[head - 1].branchless:
+        return Format(f.levels, order, f.index)
+    return Format((*parse_format("csf", head).levels, *f.levels[head:]), order, f.index)
 
 
 def _assembled(job: Job, out: Access, wish: Wish) -> SparseArray:

@@ -18,7 +18,8 @@ import numpy as np
 
 from jsparse import construct
 from jsparse.array import SparseArray, index_dtype
-from jsparse.convert import astype, compact, coo_parts, to, traced
+from jsparse.concrete import compact, traced
+from jsparse.convert import astype, coo_parts, to
 from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import Format, parse_format
 from jsparse.record import replace
@@ -44,10 +45,9 @@ def _like_source(a: SparseArray, ndim: int) -> Format:
     """The format that a rearranged array gets: the source's kind where it fits the rank, else by
     rank.
     """
-    name = str(a.format.tighten().with_index("int32"))
-    if not a.format.appended:
-        name = "csr"
-    for kind in (name, "coo" if a.format.levels[-1].branchless else "csf" if ndim != 2 else "csr"):
+    f = a.format.whole
+    name = str(f.tighten().with_index("int32")) if f.appended else "csr"
+    for kind in (name, "coo" if f.levels[-1].branchless else "csf" if ndim != 2 else "csr"):
         try:
             return parse_format(kind, ndim)
         except FormatError:

@@ -24,12 +24,12 @@ LAYERS = (
     "ir.loop ir.rewrite ir.verify ir.interpret",
     "levels.level levels.dense levels.compressed levels.singleton levels.diagonal levels",
     "format parse ir.index ir",
-    "schedule.stats schedule.cost schedule.directives schedule.infer schedule.finish schedule.auto",
-    "schedule.storage",
+    "schedule.stats schedule.cost schedule.directives schedule.infer schedule.orders",
+    "schedule.finish schedule.auto schedule.storage",
     "schedule.split",
     "schedule",
     "lower.cursor lower.walk lower.buffers lower.chunks lower.sums lower.parts lower.products",
-    "lower.vectors lower.running lower.ahead lower.loops lower.kernel lower.packer",
+    "lower.registers lower.vectors lower.running lower.ahead lower.loops lower.kernel lower.packer",
     "lower.arrange lower.assemble lower.draft",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
@@ -37,8 +37,8 @@ LAYERS = (
     "pipeline",
     "partition partitioner",
     "reference fallback ffi primitive contract assembly",
-    "diagonals array derivative convert exchange sharding rules construct solve api",
-    "structure functions",
+    "concrete blocks diagonals array reblock derivative convert exchange sharding rules construct",
+    "splitting solve api structure functions",
     "files explain trees",
     "__init__",
     "latency command __main__",
@@ -48,18 +48,9 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
     *("reference", "fallback", "ffi", "primitive", "contract", "assembly", "rules", "array"),
-    *(
-        "derivative",
-        "convert",
-        "exchange",
-        "construct",
-        "solve",
-        "api",
-        "structure",
-        "functions",
-        "explain",
-    ),
-    *("sharding", "__init__", "latency", "command", "__main__", "partitioner", "trees"),
+    *("derivative", "convert", "exchange", "construct", "solve", "api", "structure", "functions"),
+    *("explain", "concrete", "blocks", "reblock", "sharding", "__init__", "latency", "command"),
+    *("__main__", "partitioner", "trees"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

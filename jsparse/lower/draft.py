@@ -233,11 +233,14 @@ def lower_pack(a: Assignment) -> Kernel:
         results, pairs = (*out, values), [*pairs, (values, source.values)]
     pos, drafted = arrays[group.first, "pos"], source.storage[group.first]["pos"]
     total, given = _cell(table, EXACT, Const(MOST_CHUNKS)), Dim(pairs[0][0], 0)
+    move = _moved(a, binding.dims, table, pairs, pos, drafted)
     body = block(
         *head_of(binding, set()),
         If(Bin(">", total, given), Raise(CAPACITY, OUTPUT, group.first, ZERO, total, given)),
         Store(pos, ZERO, Const(0, pos.dtype)),
-        Parallel(Var("chunk"), Load(table, ZERO), _moved(a, table, pairs, pos, drafted)),
+        Parallel(
+            Var("chunk"), Load(table, ZERO), _moved(a, binding.dims, table, pairs, pos, drafted)
+        ),
         *[Do("fill_zero", (y, total, Dim(y, 0))) for y, _ in pairs],
     )
     return Kernel((*binding.args, table), results, body)
@@ -245,6 +248,7 @@ def lower_pack(a: Assignment) -> Kernel:
 
 def _moved(
     a: Assignment,
+    dims: Env,
     table: Buffer,
     pairs: list[tuple[Buffer, Buffer]],
     pos: Buffer,
@@ -255,7 +259,7 @@ def _moved(
     row, last = Var("row"), Var("last")
     fibers: Expr = ONE
     for v in a.output.level_vars[1 : groups(a)[-1].first]:
-        fibers = mul(fibers, Var(f"{v}_dim"))
+        fibers = mul(fibers, dims[v])
     step = block(
         Assign(last, Bin("max", last, Cast(INT, Load(drafted, add(row, ONE))))),
         Store(pos, add(row, ONE), Cast(pos.dtype, add(sub(last, start), to))),
