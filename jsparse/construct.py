@@ -392,7 +392,7 @@ def asarray(obj: Any, format: Format | str | None = None, *, nse: int | None = N
     elif type(obj).__name__ in ("BCOO", "BCSR"):
         out = frombcoo(obj) if type(obj).__name__ == "BCOO" else frombcsr(obj)
     else:
-        return fromdense(obj, format or "csr", nse)
+        out = fromdense(obj, "csr" if format in (None, "auto") else format, nse)
     return out if format is None else to(out, format, nse=nse)
 
 

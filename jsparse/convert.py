@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jsparse import blocks, reblock
+from jsparse import blocks, choice, reblock
 from jsparse.array import Pattern, SparseArray, index_dtype
 from jsparse.assembly import count_and_fill, draft_and_pack, drafts, eager
 from jsparse.concrete import traced
@@ -138,19 +138,26 @@ def _conversion(
     return Assignment(Access("Y", names, target, PATTERN), (a,), (Term((0,)),))
 
 
-def to(a: SparseArray, format: Format | str, *, nse: int | None = None) -> Any:
+def to(
+    a: SparseArray, format: Format | str, *, nse: int | None = None, use: str | int = "spmv"
+) -> Any:
     """`a` in another format.  A target that promises order or unique entries sorts and sums
     duplicates as needed.
 
     Args:
       a: the array.
-      format: target; "dense" gives a `jax.Array`.
+      format: target; "dense" gives a `jax.Array`.  "auto" is the one that is predicted cheapest
+        for the concrete pattern of a matrix: csr, dcsr, blocks, or dense if nearly full.
       nse: capacity of the result; by default eagerly exact, under `jit` the capacity of `a`, and
         as many blocks as `a` has entries where these are gathered in blocks.
+      use: for "auto": products with a vector ("spmv"), with a matrix ("spmm"), or the number of
+        columns of that.
 
-    Raises `FormatError` where whole diagonals would take many times the room of the entries,
-    `UnsupportedError` where they are asked for of a traced pattern.
+    Raises:
+      FormatError: whole diagonals that would take many times the room of the entries.
+      UnsupportedError: "auto" or diagonals for an array whose pattern is traced.
     """
+    format = choice.chosen(a, use) if format == "auto" else format
     target = as_format(format, a.ndim)
     if target.is_dense:
         return todense(a)

@@ -495,6 +495,64 @@ def test_products_of_blocks_hold_their_rows() -> None:
         assert "j_in_dim" not in text
 
 
+# --------------------------------------------------------------------- choice
+def blocky(r: int, c: int, fill: float = 1.0, n: int = 240) -> np.ndarray:
+    rng = np.random.default_rng(r * 17 + c)
+    mask = np.kron(rng.random((n // r, n // c)) < 0.06, np.ones((r, c))) > 0
+    return (mask & (rng.random(mask.shape) < fill)).astype(np.float32)
+
+
+@pytest.mark.parametrize("use", ["spmv", "spmm", 5])
+@pytest.mark.parametrize("size", [(4, 4), (8, 8), (3, 5), (6, 2), (16, 16)], ids=str)
+def test_auto_finds_blocks(size: tuple[int, int], use: str | int) -> None:
+    x = blocky(*size)
+    for a in (js.fromdense(x, "csr"), js.fromdense(x, "csc").freeze()):
+        b = a.to("auto", use=use)
+        same(b, x)
+        assert b.frozen == a.frozen
+        assert b.format.block
+        assert all(s % t == 0 for s, t in zip(size, b.format.block, strict=True))
+        same(b.to("auto", use=use), x)
+
+
+def test_auto_otherwise() -> None:
+    rng = np.random.default_rng(0)
+    scattered = (rng.random((300, 300)) < 0.02).astype(np.float32)
+    assert str(js.fromdense(scattered, "coo").to("auto").format) == "csr"
+    assert str(js.fromdense(blocky(4, 4, 0.2), "csr[4,4]").to("csr").to("auto").format) != ""
+    hyper = np.zeros((400, 50), np.float32)
+    hyper[::40] = rng.random((10, 50)) < 0.2
+    assert str(js.fromdense(hyper, "csr").to("auto").format) == "dcsr"
+    full = (rng.random((50, 60)) < 0.9).astype(np.float32)
+    assert isinstance(js.fromdense(full, "csr").to("auto"), jax.Array)
+    assert str(js.asarray(scattered, "auto").format) == "csr"
+    for shape in SHAPES:
+        x = dense(shape, np.float32)
+        same(js.fromdense(x, "csr").to("auto"), x)
+
+
+def test_auto_of_many_entries_looks_at_some() -> None:
+    rng = np.random.default_rng(0)
+    n, k = 40_000, 4
+    rows = np.repeat(np.arange(n // 4), k)
+    cols = rng.integers(0, n // 4, rows.size)
+    at = sp.coo_array((np.ones(rows.size, np.float32), (rows, cols)), shape=(n // 4, n // 4))
+    m = sp.kron(at, np.ones((4, 4), np.float32), format="csr")
+    assert str(js.asarray(m).to("auto").format) == "csr[4,4]"
+
+
+def test_auto_errors() -> None:
+    a = js.fromdense(np.eye(4), "csr")
+    with pytest.raises(UnsupportedError, match="convert outside of jit, or freeze"):
+        jax.jit(lambda a: a.to("auto"))(a)
+    x = blocky(4, 4)
+    same(jax.jit(lambda a: a.to("auto").todense())(js.fromdense(x, "csr").freeze()), x)
+    with pytest.raises(FormatError, match="use='spgemm', expected 'spmv' or 'spmm'"):
+        a.to("auto", use="spgemm")
+    with pytest.raises(FormatError, match="expected a matrix"):
+        js.fromdense(np.ones((2, 2, 2)), "csf").to("auto")
+
+
 def test_the_command_line_knows_blocks() -> None:
     text = command.explain("ij,jk->ik", ["csr[4,2],dense"], {"i": 10, "j": 7})
     assert "csr[4,2] float32[10,7]" in text

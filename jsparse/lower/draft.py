@@ -238,9 +238,7 @@ def lower_pack(a: Assignment) -> Kernel:
         *head_of(binding, set()),
         If(Bin(">", total, given), Raise(CAPACITY, OUTPUT, group.first, ZERO, total, given)),
         Store(pos, ZERO, Const(0, pos.dtype)),
-        Parallel(
-            Var("chunk"), Load(table, ZERO), _moved(a, binding.dims, table, pairs, pos, drafted)
-        ),
+        Parallel(Var("chunk"), Load(table, ZERO), move),
         *[Do("fill_zero", (y, total, Dim(y, 0))) for y, _ in pairs],
     )
     return Kernel((*binding.args, table), results, body)
