@@ -23,10 +23,7 @@ from jsparse.construct import csc as csc
 from jsparse.construct import csf as csf
 from jsparse.construct import csr as csr
 from jsparse.construct import dia as dia
-from jsparse.construct import diags as diags
-from jsparse.construct import eye as eye
 from jsparse.construct import fromdense as fromdense
-from jsparse.construct import random as random
 from jsparse.convert import todense as todense
 from jsparse.derivative import grad as grad
 from jsparse.derivative import jacfwd as jacfwd
@@ -52,6 +49,9 @@ from jsparse.functions import subtract as subtract
 from jsparse.functions import sum as sum
 from jsparse.functions import tensordot as tensordot
 from jsparse.functions import vdot as vdot
+from jsparse.generate import diags as diags
+from jsparse.generate import eye as eye
+from jsparse.generate import random as random
 from jsparse.sharding import RowBlocks as RowBlocks
 from jsparse.sharding import shard_rows as shard_rows
 from jsparse.structure import concatenate as concatenate

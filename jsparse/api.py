@@ -24,11 +24,12 @@ from jsparse.convert import canonical
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Term
+from jsparse.job import Job, Problem, Wish
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
 from jsparse.record import record, replace
 from jsparse.schedule.directives import Directive, Schedule, parse_schedule
-from jsparse.solve import Job, Problem, Wish, agree, operand, prepare, promote, solve
+from jsparse.solve import agree, operand, prepare, promote, solve
 
 
 # ----------------------------------------------------------------------- einsum

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from jsparse.array import SparseArray, index_dtype, validate
+from jsparse.array import SparseArray, index_dtype
 from jsparse.blocks import interleaved, split_dense
 from jsparse.concrete import compact, traced
 from jsparse.contract import contract
@@ -24,6 +24,7 @@ from jsparse.convert import assemble_pattern, letters, to
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format, as_format, blocked, parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
+from jsparse.validate import validate
 
 
 def _index_array(x: Any, what: str) -> Any:
@@ -43,7 +44,7 @@ def _index_array(x: Any, what: str) -> Any:
     return x
 
 
-def _shape(shape: Any, ndim: int | None, where: str) -> tuple[int, ...]:
+def shape_of(shape: Any, ndim: int | None, where: str) -> tuple[int, ...]:
     try:
         out = tuple(operator.index(s) for s in shape)
     except TypeError:
@@ -150,7 +151,7 @@ def _compressed_matrix(
     sorted: bool | None,
     unique: bool | None,
 ) -> SparseArray:
-    shape = _shape(shape, 2, name)
+    shape = shape_of(shape, 2, name)
     data = _values(data)
     if data.ndim != 1:
         raise StructureError(f"{name}: data has shape {data.shape}, expected (nse,)")
@@ -183,7 +184,7 @@ def bcsr(
     Raises: StructureError: if concrete index arrays are out of range, not monotone or of the
       wrong length.
     """
-    shape = _shape(shape, 2, "bcsr")
+    shape = shape_of(shape, 2, "bcsr")
     data = _values(data)
     if data.ndim != 3 or max(data.shape[1:]) < 2 or 0 in data.shape[1:]:
         raise StructureError(
@@ -225,7 +226,7 @@ def _coordinates(
     sorted: bool | None = None,
     unique: bool | None = None,
 ) -> SparseArray:
-    shape = _shape(shape, None, where)
+    shape = shape_of(shape, None, where)
     data = _values(data)
     try:
         coords = list(coords)
@@ -263,7 +264,7 @@ def dia(data: Any, offsets: Any, shape: Any) -> SparseArray:
 
     Raises: StructureError: if offsets that are concrete do not ascend or are out of range.
     """
-    shape = _shape(shape, 2, "dia")
+    shape = shape_of(shape, 2, "dia")
     data, crd = _values(data), _index_array(offsets, "dia: offsets")
     if data.shape != (crd.shape[0], shape[0]):
         raise StructureError(
@@ -394,86 +395,3 @@ def asarray(obj: Any, format: Format | str | None = None, *, nse: int | None = N
     else:
         out = fromdense(obj, "csr" if format in (None, "auto") else format, nse)
     return out if format is None else to(out, format, nse=nse)
-
-
-def random(
-    key: Any, shape: Any, density: float = 0.01, format: Format | str = "csr", dtype: Any = None
-) -> SparseArray:
-    """A random array with round(density * size) distinct coordinates and standard normal values.
-
-    Args:
-      key: a concrete JAX random key; the pattern has a static size, so it cannot be traced.
-      shape: extent of each mode.
-      density: fraction of stored entries, 0 to 1.
-      format: format of the result.
-      dtype: inexact dtype of the values; by default JAX's default float.
-    """
-    shape = _shape(shape, None, "random")
-    if traced(key):
-        raise UnsupportedError("random: the key is traced; make the array outside of jit")
-    if not 0 <= density <= 1:
-        raise StructureError(f"random: density is {density}, expected 0 to 1")
-    if not hasattr(key, "dtype"):
-        raise StructureError(
-            f"random: the key is a {type(key).__name__}, expected jax.random.key(seed)"
-        )
-    size = int(np.prod(shape, dtype=object))
-    nse = round(density * size)
-    bits = key if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) else jax.random.key_data(key)
-    rng = np.random.default_rng([int(b) for b in np.asarray(bits).reshape(-1)])
-    if size < 2**63:
-        flat = (
-            np.sort(rng.choice(size, nse, replace=False, shuffle=False))
-            if nse
-            else np.zeros(0, np.int64)
-        )
-        coords = np.unravel_index(flat, shape)
-    else:
-        raise StructureError(f"random: shape {shape} has more than 2^63 elements")
-    data = jax.random.normal(key, (nse,), dtype or jnp.result_type(float))
-    return to(coo(data, coords, shape), format)
-
-
-def eye(
-    n: int, m: int | None = None, k: int = 0, format: Format | str = "csr", dtype: Any = None
-) -> SparseArray:
-    """Ones on diagonal k of an n × m matrix (m = n by default)."""
-    n, m = _shape((n, n if m is None else m), 2, "eye")
-    i = np.arange(max(0, -k), max(0, min(n, m - k)))
-    ones = jnp.ones(i.size, dtype or jnp.result_type(float))
-    return to(coo(ones, (i, i + k), (n, m)), format)
-
-
-def diags(
-    diagonals: Any, offsets: Any = 0, shape: Any = None, format: Format | str = "csr"
-) -> SparseArray:
-    """A matrix from its diagonals, as `scipy.sparse.diags_array`: one array and an offset, or a
-    sequence of each.
-    """
-    if np.ndim(offsets) == 0:
-        diagonals, offsets = [diagonals], [offsets]
-    rows, cols, values = [], [], []
-    if not hasattr(diagonals, "__len__") or any(np.ndim(d) > 1 for d in diagonals):
-        raise StructureError("diags: expected one array for each offset")
-    diagonals = [jnp.atleast_1d(jnp.asarray(d)) for d in diagonals]
-    if len(diagonals) != len(offsets):
-        raise StructureError(f"diags: {len(diagonals)} diagonals but {len(offsets)} offsets")
-    n = max((len(d) + abs(int(k)) for d, k in zip(diagonals, offsets, strict=True)), default=0)
-    shape = (n, n) if shape is None else _shape(shape, 2, "diags")
-    for d, k in zip(diagonals, offsets, strict=True):
-        k = int(k)
-        length = max(0, min(shape[0] + min(k, 0), shape[1] - max(k, 0)))
-        d = jnp.asarray(d)
-        if d.shape != (length,) and d.size != 1:
-            raise StructureError(
-                f"diags: diagonal {k} has length {d.size}, expected {length} for shape {shape}"
-            )
-        i = np.arange(length)
-        rows.append(i + max(0, -k))
-        cols.append(i + max(0, k))
-        values.append(jnp.broadcast_to(d.reshape(-1) if d.ndim else d[None], (length,)))
-    if not rows:
-        raise StructureError("diags: no diagonals")
-    return to(
-        coo(jnp.concatenate(values), (np.concatenate(rows), np.concatenate(cols)), shape), format
-    )

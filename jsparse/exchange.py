@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.sparse as sp
 
-from jsparse.array import SparseArray, validate
+from jsparse.array import SparseArray
 from jsparse.blocks import ragged
 from jsparse.concrete import traced
 from jsparse.convert import coo_parts, to
 from jsparse.errors import UnsupportedError
 from jsparse.format import parse_format
+from jsparse.validate import validate
 
 
 def toscipy(a: SparseArray) -> Any:

@@ -21,8 +21,9 @@ from jsparse.array import SparseArray, require_sparse
 from jsparse.convert import letters, to, todense
 from jsparse.errors import EinsumError, UnsupportedError
 from jsparse.ir.index import Term
+from jsparse.job import Problem, Wish
 from jsparse.record import replace
-from jsparse.solve import Problem, Wish, operand
+from jsparse.solve import operand
 from jsparse.structure import getitem, mode_numbers, reshape, select
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from jax import export
 
-from jsparse.array import Pattern, SparseArray, validate
+from jsparse.array import Pattern, SparseArray
 from jsparse.format import Format, parse_format
 from jsparse.sharding import RowBlocks
+from jsparse.validate import validate
 
 
 def _write(node: tuple[tuple[int, ...], Format, Pattern | None]) -> bytes:

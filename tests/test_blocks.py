@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 import jsparse as js
 from jsparse import command, config, pipeline
-from jsparse.errors import FormatError, ScheduleError, StructureError
+from jsparse.errors import FormatError, ScheduleError, StructureError, UnsupportedError
 from jsparse.format import Format, blocked, parse_format
 from jsparse.ir import interpret
 from jsparse.ir.index import Access, Assignment, Term
@@ -529,6 +529,20 @@ def test_auto_otherwise() -> None:
     for shape in SHAPES:
         x = dense(shape, np.float32)
         same(js.fromdense(x, "csr").to("auto"), x)
+
+
+def test_auto_finds_diagonals() -> None:
+    """For products with few columns; from every format of the pattern."""
+    rng = cases.seed("auto", "diagonals")
+    x = np.asarray(
+        sp.diags_array(rng.random((3, 90)) + 1, offsets=[-20, 0, 7], shape=(80, 90)).todense()
+    )
+    for format in ("csr", "coo", "dia"):
+        a = js.fromdense(x, format)
+        assert str(a.to("auto").format) == "dia"
+        assert str(a.to("auto", use="spmm").format) == "csr"
+        same(a.to("auto"), x)
+        same(a.T.to("auto"), x.T)
 
 
 def test_auto_of_many_entries_looks_at_some() -> None:

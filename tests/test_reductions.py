@@ -90,6 +90,15 @@ def test_large_reductions_are_planned_in_parts_and_small_ones_are_not() -> None:
     assert "rfactor" not in schedule(20_000, 20, "ij->i")
 
 
+def test_parts_of_blocks_whose_sums_are_held() -> None:
+    a, array = cases.operand(seed("held"), (24, 16), "csr")
+    x = jnp.asarray(seed("held", "x").standard_normal((24, 6)))
+    got = jax.jit(lambda a, x: js.einsum("ij,ik->jk", a, x))(a.to("csr[4,2]"), x)
+    assert_same(got, array.T @ np.asarray(x))
+    got = js.einsum("ij->", a.to("csr[4,2]"))
+    assert_same(got, array.sum())
+
+
 def test_parts_are_differentiated_and_batched() -> None:
     rng = seed("parts under transformations")
     a, array = cases.operand(rng, SHAPE, "csr")

@@ -18,14 +18,14 @@ from jsparse.errors import ScheduleError
 from jsparse.format import Format
 from jsparse.ir.index import Access, Assignment
 from jsparse.record import record, replace
-from jsparse.schedule import cost, directives
+from jsparse.schedule import cost
 from jsparse.schedule.directives import (
     Nest,
     Precompute,
     Schedule,
-    not_vectorizable,
 )
 from jsparse.schedule.finish import Candidate, finish, splits
+from jsparse.schedule.legality import not_held, not_vectorizable
 from jsparse.schedule.orders import MAX_ORDERS, orders, precedence, topological
 from jsparse.schedule.stats import Stats, estimate
 from jsparse.target import VECTOR_DTYPES, Target, host
@@ -203,7 +203,7 @@ def _held(
     """Orders with a short output variable of fixed extent inside of the reductions, held in
     registers: each value of the other operands is then loaded once for all of its values.
     """
-    held = next((v for v in a.vars if directives.not_held(a, v) is None), None)
+    held = next((v for v in a.vars if not_held(a, v) is None), None)
     if held is None or a.fixed[held] > target.registers - SPARE:
         return
     most = (target.registers - SPARE) // a.fixed[held]

@@ -28,6 +28,7 @@ from jsparse.schedule.directives import (
     Vectorize,
     Widen,
 )
+from jsparse.schedule.legality import are_rows
 from jsparse.schedule.stats import Stats
 from jsparse.target import VECTOR_DTYPES, host
 
@@ -133,7 +134,7 @@ def _scattered_rows(
     scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
     for x in (*a.operands, *scattered):
         names = x.level_vars
-        rows = directives.are_rows(a, names, best.vector[0])
+        rows = are_rows(a, names, best.vector[0])
         if x.format.is_dense and rows and names[0] in sparse:
             size = math.prod(extents[v] for v in names) * VECTOR_DTYPES[a.output.dtype]
             if size > host().l2:

@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an assignment allows: which variable can be a vector loop, or be held in registers."""
+
+from __future__ import annotations
+
+import math
+
+from jsparse.ir.index import Assignment
+
+
+def not_vectorizable(
+    a: Assignment, workspace: str | None, var: str, *, movable: bool = False
+) -> str | None:
+    """Why `var` cannot be a vector loop, or None if it can: every access has it, or one variable
+    that moves along with it, innermost and dense, or has none of them.  With `movable` dense
+    tensors may be laid out anew.
+    """
+    moving = a.moving(var)
+    accesses = [*a.operands]
+    if workspace != var:
+        accesses.append(a.output)
+    if len(moving) > 1:
+        if len(a.ties) > 1:
+            return "more than one tensor is stored by diagonals"
+        if len(a.terms) > 1:
+            return "the terms of a sum have other entries"
+    for access in accesses:
+        inside = [v for v in access.level_vars if v in moving]
+        if not inside:
+            continue
+        if inside.count(var) > 1:
+            return f"{access.name} has {var} twice"
+        if len(inside) > 1 and not (set(inside) == set(access.tied) and len(set(inside)) == 2):
+            return f"{access.name} has {' and '.join(inside)}"
+        if movable and access.format.is_dense:
+            continue
+        if access.level_vars[-1] != inside[-1] or not access.format.levels[-1].full:
+            return f"{inside[-1]} is not the innermost, dense level of {access.name}"
+    if a.pattern is not None and not a.pattern.tied and set(moving) & set(a.pattern.sparse_vars):
+        return f"{var} is a compressed level of the output"
+    return None
+
+
+MOST_HELD = 16  # values of a variable that has an accumulator for each
+
+
+def not_held(a: Assignment, var: str) -> str | None:
+    """Why `var` cannot have an accumulator for each of its values, or None if it can."""
+    if a.sampled or var not in a.output.vars:
+        return f"{var} must be a variable of a dense output"
+    if a.fixed.get(var, MOST_HELD + 1) > MOST_HELD:
+        return f"no format fixes the extent of {var}, to at most {MOST_HELD}"
+    if len(a.terms) > 1:
+        return "terms of a sum are visited apart"
+    if any(var in x.sparse_vars or x.vars.count(var) > 1 for x in a.operands):
+        return f"{var} must index dense levels only, once in each operand"
+    return None
+
+
+def are_rows(a: Assignment, names: tuple[str, ...], vector: str) -> bool:
+    """Whether a dense tensor indexed by `names` is a matrix of rows along `vector`, or has a few of
+    them, as many as formats fix, for each value of its first variable.
+    """
+    few = math.prod(a.fixed.get(v, MOST_HELD + 1) for v in names[1:-1]) <= MOST_HELD
+    return len(names) > 1 and names[-1] == vector and few
