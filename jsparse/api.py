@@ -43,13 +43,16 @@ def einsum(
 ) -> Any:
     """Einstein summation over sparse and dense operands.
 
-    Args: subscripts: as for `numpy.einsum`: explicit or implicit output, `...`, repeated letters.
+    Args:
+      subscripts: as for `numpy.einsum`: explicit or implicit output, `...`, repeated letters.
       *operands: `SparseArray`s, dense arrays, SciPy matrices, BCOO, BCSR; dtypes promote as in
-      JAX. out_format: format of the result; "dense" for a `jax.Array`.  By default inferred
-      (`schedule.infer`). nse: capacity of a sparse result whose pattern is computed; needed under
-      `jit` unless operands are frozen. like: a sparse array whose pattern the result takes: only
-      those entries are computed. schedule: the loop schedule, as text or directives, instead of
-      the autoscheduler's.
+        JAX.
+      out_format: format of the result; "dense" for a `jax.Array`.  By default inferred
+        (`schedule.infer`).
+      nse: capacity of a sparse result whose pattern is computed; needed under `jit` unless the
+        operands are frozen.
+      like: a sparse array whose pattern the result takes: only those entries are computed.
+      schedule: the loop schedule, as text or directives, instead of the autoscheduler's.
 
     Returns:
       A `jax.Array`, or a `SparseArray` if the result is sparse.

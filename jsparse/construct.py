@@ -118,13 +118,17 @@ def csr(
 ) -> SparseArray:
     """A matrix in compressed sparse rows.
 
-    Args: data: (nse,) values. indices: (nse,) integer column of each entry. indptr: (rows + 1,)
-      where each row starts; entries beyond the last are capacity. shape: (rows, columns). sorted,
-      unique: what to promise.  By default what concrete arrays show; traced arrays promise
-      nothing.
+    Args:
+      data: (nse,) values.
+      indices: (nse,) integer column of each entry.
+      indptr: (rows + 1,) where each row starts; entries beyond the last are capacity.
+      shape: (rows, columns).
+      sorted, unique: what to promise.  By default what concrete arrays show; traced arrays promise
+        nothing.
 
-    Raises: StructureError: if concrete index arrays are out of range, not monotone or of the
-      wrong length.
+    Raises:
+      StructureError: if concrete index arrays are out of range, not monotone or of the wrong
+        length.
     """
     return _compressed_matrix(data, indices, indptr, shape, "csr", sorted, unique)
 

@@ -22,10 +22,11 @@ def load(
 ) -> SparseArray:
     """The sparse array in a file.
 
-    Args: path: Matrix Market (`.mtx`), SciPy (`.npz`), FROSTT (`.tns`) or `.smtx`; all but `.npz`
-      also with `.gz`. format: format of the result.  By default csr for a matrix (dcsr if most
-      rows are empty), csf otherwise; entries
-        that a file repeats add up.
+    Args:
+      path: Matrix Market (`.mtx`), SciPy (`.npz`), FROSTT (`.tns`) or `.smtx`; all but `.npz` also
+        with `.gz`.
+      format: format of the result.  By default csr for a matrix (dcsr if most rows are empty), csf
+        otherwise; entries that a file repeats add up.
       **options: `shape=`, `index_base=`, `values=` for `.tns`; see `jsparse.io.read`.
 
     Raises:

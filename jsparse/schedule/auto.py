@@ -151,9 +151,12 @@ def plan(
 ) -> Plan:
     """The plan for an assignment.
 
-    Args: a: what to compute, dense tensors in the layout they have. sizes: extent of each of
-      `a.vars`. nse: stored entries of each operand (0 for dense ones), then of the output's own
-      pattern if it has one. target: the machine; by default this one.
+    Args:
+      a: what to compute, dense tensors in the layout they have.
+      sizes: extent of each of `a.vars`.
+      nse: stored entries of each operand (0 for dense ones), then of the output's own pattern if
+        it has one.
+      target: the machine; by default this one.
     """
     target = target or host()
     extents = dict(zip(a.vars, sizes, strict=True))
