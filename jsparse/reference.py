@@ -164,13 +164,17 @@ def _scatter(
 
 
 # -------------------------------------------------------------------- operands
-def _entries(access: Access, arrays: Arrays, extent: Extents, dtype: str) -> Entries:
-    """Every position of the sparse part of a tensor, with its coordinates and values."""
+def _entries(
+    access: Access, arrays: Arrays, extent: Extents, dtype: str, tail: bool = False
+) -> Entries:
+    """Every position of the sparse part of a tensor, with its coordinates and values; with `tail`
+    every position of all of it.
+    """
     arrays = list(arrays)
     values = arrays.pop(0) if access.dtype != PATTERN else None
     narrow = [x.astype(jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays]
     by_name = dict(zip(access.format.array_names(), narrow, strict=True))
-    depth = access.format.ndim - access.format.free_tail
+    depth = access.format.ndim - (0 if tail else access.format.free_tail)
     count: Any = 1  # positions of the level, of which [lo, hi) hold entries
     lo, hi = jnp.int32(0), jnp.int32(1)
     columns: list[Any] = []
@@ -365,7 +369,7 @@ def _merged(a: Assignment, extent: Extents, flat: Arrays) -> tuple[list[Any], An
 
 def _sorted(a: Assignment, extent: Extents, flat: Arrays) -> tuple[list[Any], Any, Any]:
     """The coordinates of the one operand, sorted stably, and the position each came from."""
-    e = _entries(a.operands[0], list(flat), extent, "bool")
+    e = _entries(a.operands[0], list(flat), extent, "bool", tail=True)
     columns = [e.coords[v] for v in _stored(a)]
     order = jnp.lexsort((*reversed(columns), ~e.valid))
     valid = e.valid[order]

@@ -45,6 +45,12 @@ class RowBlocks:
         """The block of this device, within `shard_map`."""
         return jax.tree.map(lambda x: x[0], self.stacked)
 
+    def __matmul__(self, other: Any) -> Any:
+        raise UnsupportedError(
+            "row blocks are multiplied on their devices: within jax.shard_map, blocks.local() @ x; "
+            "then blocks.rows_of(y)"
+        )
+
     def rows_of(self, y: Any) -> Any:
         """The rows of the whole matrix from the blocks' rows laid end to end, padding dropped.
 
@@ -64,6 +70,8 @@ class RowBlocks:
 
 def shard_rows(a: SparseArray, mesh: Mesh, axis: str) -> RowBlocks:
     """Cut a matrix into one block of consecutive rows for each device along a mesh axis.
+
+    Multiply within `jax.shard_map`, by `blocks.local()`: see the example at the top of this module.
 
     Blocks have about equal numbers of entries (a row counts as one besides its entries) and equal
     capacity; the leaves are placed on the devices, so that `shard_map` moves nothing.

@@ -433,6 +433,22 @@ def test_in_pure_jax(fmt: str) -> None:
     jax.clear_caches()
 
 
+@pytest.mark.parametrize("fmt", ["csr[2,4]", "coo[3,2]", "dense,compressed,dense@1,0,2"])
+def test_conversions_in_pure_jax(fmt: str) -> None:
+    """Out of blocks, and out of any format with dense levels below the sparse ones."""
+    x = dense((7, 6), np.float64, 0.5) if "[" in fmt else dense((4, 5, 3), np.float64, 0.3)
+    a = js.fromdense(x, fmt)
+    jax.clear_caches()
+    with config.override(backend="reference"):
+        for b in (a, a.freeze()):
+            same(b.to("coo"), x)
+            same(jax.jit(lambda a: a.to("coo", nse=x.size))(b), x)
+            same(b.to("csr" if x.ndim == 2 else "csf"), x)
+        if x.ndim == 2:
+            same(a + js.fromdense(x, "csr"), 2 * x)
+    jax.clear_caches()
+
+
 # ------------------------------------------------------------------- schedule
 def held(size: int, tail: str = "k") -> Assignment:
     """Y[i,a,k] = A[i,j,a,b] * B[j,b,k] over blocks of one size."""
