@@ -158,6 +158,11 @@ class Format:
         return _full_levels(self)
 
     @property
+    def fixed_levels(self) -> tuple[tuple[int, int], ...]:
+        """Numbers of the levels whose extent the format fixes, with these extents."""
+        return _fixed_levels(self)
+
+    @property
     def canonical(self) -> bool:
         """Whether coordinates ascend and no entry is stored twice."""
         last = max(self.sparse_levels, default=-1)
@@ -216,6 +221,11 @@ def dtype_name(dtype: Any) -> str:
 @cache
 def _array_names(f: Format) -> tuple[tuple[int, str], ...]:
     return tuple((n, role) for n, level in enumerate(f.levels) for role in level.arrays)
+
+
+@cache
+def _fixed_levels(f: Format) -> tuple[tuple[int, int], ...]:
+    return tuple((n, x.fixed) for n, x in enumerate(f.levels) if x.fixed is not None)
 
 
 @cache

@@ -138,9 +138,8 @@ class Assignment:
         object.__setattr__(self, "ties", tuple([x.tied for x in accesses if x.tied]))
         fixed = {}
         for access in (*self.operands, self.output):
-            for v, level in zip(access.level_vars, access.format.levels, strict=True):
-                if level.fixed is not None:
-                    fixed[v] = level.fixed
+            for n, size in access.format.fixed_levels:
+                fixed[access.level_vars[n]] = size
         object.__setattr__(self, "fixed", fixed)
         key = hash((self.output, self.operands, self.terms, self.shares))
         object.__setattr__(self, "_hash", key)

@@ -39,9 +39,10 @@ class Cursor:
     @property
     def next_var(self) -> str | None:
         """The variable of the next level; None if there is none, or it waits for a tie."""
-        if self.complete or self.tie_vars:
+        names = self.access.level_vars
+        if self.level == len(names) or (self.access.tied and self.tie_vars):
             return None
-        return self.access.level_vars[self.level + (self.tie is not None and self.tie.back)]
+        return names[self.level + (self.tie is not None and self.tie.back)]
 
     def tied(self, env: Env, inner: bool = False) -> Cursor:
         """The cursor with the tie that its next level needs, as soon as a variable allows it."""

@@ -88,7 +88,8 @@ class Walk:
     # ------------------------------------------------------------------- walk
     def visit(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """Let cursors catch up with the bound variables, then go on at depth `d`."""
-        cursors = {n: c.tied(env) for n, c in cursors.items()}
+        if any([c.access.tied for c in cursors.values()]):
+            cursors = {n: c.tied(env) for n, c in cursors.items()}
         for n, c in cursors.items():
             if c.next_var in env:
                 return self.catch_up(n, d, cursors, env)

@@ -206,7 +206,7 @@ def _held(
     """Orders with a short output variable of fixed extent inside of the reductions, held in
     registers: each value of the other operands is then loaded once for all of its values.
     """
-    held = next((v for v in a.vars if not_held(a, v) is None), None)
+    held = next((v for v in a.fixed if not_held(a, v) is None), None)
     if held is None or a.fixed[held] > target.registers - SPARE:
         return
     most = (target.registers - SPARE) // a.fixed[held]

@@ -119,7 +119,7 @@ def _parts(
     if work < LEAST_PART:
         return 0
     room = MOST_IN_PARTS / max(size, 1.0)
-    return int(min(work / (2 * max(size, 1.0)), work / LEAST_PART, room, MOST_PARTS))
+    return int(min(work / (4 * max(size, 1.0)), work / LEAST_PART, room, MOST_PARTS))
 
 
 def _scattered_rows(
