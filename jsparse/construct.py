@@ -180,13 +180,18 @@ def bcsr(
 ) -> SparseArray:
     """A matrix in compressed sparse rows of dense blocks, all of one shape: format csr[r,c].
 
-    Args: data: (blocks, r, c) values. indices: (blocks,) column of blocks of each block. indptr:
-      (rows of blocks + 1,) where each row of blocks starts; blocks beyond the last are capacity.
+    Args:
+      data: (blocks, r, c) values.
+      indices: (blocks,) column of blocks of each block.
+      indptr: (rows of blocks + 1,) where each row of blocks starts; blocks beyond the last are
+        capacity.
       shape: (rows, columns), which need not be multiples of r and c: what the last blocks hold
-      beyond them is never read. sorted, unique: what to promise, as for `csr`.
+        beyond them is never read.
+      sorted, unique: what to promise, as for `csr`.
 
-    Raises: StructureError: if concrete index arrays are out of range, not monotone or of the
-      wrong length.
+    Raises:
+      StructureError: if concrete index arrays are out of range, not monotone or of the wrong
+        length.
     """
     shape = shape_of(shape, 2, "bcsr")
     data = _values(data)
