@@ -16,10 +16,9 @@ from functools import lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jsparse.array import SparseArray
-from jsparse.concrete import traced
+from jsparse.concrete import on_device, traced
 from jsparse.convert import canonical
 from jsparse.errors import ScheduleError
 from jsparse.format import Format
@@ -108,7 +107,7 @@ def evaluate(
 
 
 def _on_device(x: Any) -> Any:
-    return x if isinstance(x, (SparseArray, jax.Array)) else jnp.asarray(x)
+    return x if isinstance(x, (SparseArray, jax.Array)) else on_device(x)
 
 
 @record

@@ -25,11 +25,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jsparse import diagonals
 from jsparse.blocks import inside, ragged, split_shape
+from jsparse.concrete import library, on_device
 from jsparse.errors import FormatError, StructureError, UnsupportedError
 from jsparse.format import Format
 from jsparse.record import replace
@@ -252,7 +252,9 @@ class SparseArray:
         if not ragged(self.shape, f.block):
             return out
         kept = inside(f, self.shape, out.structure, out.pattern)
-        return replace(out, data=jnp.where(kept, out.data, jnp.zeros((), out.data.dtype)))
+        xp = library(kept, out.data)
+        zeroed = xp.where(kept, out.data, xp.zeros((), out.data.dtype))
+        return replace(out, data=on_device(zeroed))
 
     def join(self, shape: tuple[int, ...], block: tuple[int, ...]) -> SparseArray:
         """The array of that shape and block of which this is the split form."""

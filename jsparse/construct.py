@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from jsparse.array import SparseArray, index_dtype
 from jsparse.blocks import interleaved, split_dense
-from jsparse.concrete import compact, traced
+from jsparse.concrete import compact, on_device, traced
 from jsparse.contract import contract
 from jsparse.convert import assemble_pattern, letters, to
 from jsparse.errors import FormatError, StructureError, UnsupportedError
@@ -88,12 +88,12 @@ def build(
         nse = max((a.shape[0] for a in arrays), default=0)
         index = index_dtype(shape, nse)
     levels = format.with_index(index).loosen(ordered=ordered, unique=once)
-    structure = tuple(jnp.asarray(a, dtype=index) for a in arrays)
+    structure = tuple(on_device(a, index) for a in arrays)
     return SparseArray(_values(data), structure, shape, levels)
 
 
 def _values(data: Any) -> Any:
-    data = jnp.asarray(data)
+    data = on_device(data)
     if data.dtype == jax.dtypes.float0:
         raise StructureError("data: float0 values; gradients of integer leaves have no values")
     return data
@@ -298,7 +298,7 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
     Raises:
       CapacityError: under `jit` without `nse`, or if `nse` is too small.
     """
-    x = jnp.asarray(x)
+    x = on_device(x)
     if x.ndim == 0:
         raise FormatError("fromdense: an array without modes is not sparse")
     if isinstance(format, str) and format == "csr" and x.ndim != 2:

@@ -26,7 +26,7 @@ from jax import lax
 from jsparse import blocks, choice, reblock
 from jsparse.array import Pattern, SparseArray, index_dtype
 from jsparse.assembly import count_and_fill, draft_and_pack, drafts, eager
-from jsparse.concrete import traced
+from jsparse.concrete import host, library, on_device, traced
 from jsparse.contract import contract
 from jsparse.diagonals import Diagonals, of_coordinates
 from jsparse.errors import CapacityError, FormatError, StructureError, UnsupportedError
@@ -214,7 +214,7 @@ def _to_diagonals(a: SparseArray, target: Format) -> SparseArray:
         target = target.with_index("int64")
     arrays = (np.asarray(found.offsets, target.index),)
     pattern = Pattern(arrays, a.shape, target) if a.frozen else None
-    structure = tuple(jnp.asarray(x) for x in arrays)
+    structure = tuple(on_device(x) for x in arrays)
     data = _sampled_at(a, target, structure, pattern)
     return SparseArray(data, () if pattern else structure, a.shape, target, pattern)
 
@@ -359,12 +359,16 @@ def permuted(data: Any, perm: Any, start: Any, merge: bool, inside: bool = False
         return contract(m, extents, [start, perm, data])
     if data.shape[0] == 0:
         return jnp.zeros((nse, *data.shape[1:]), data.dtype)
-    if perm.shape[0] >= nse:
-        perm = perm[:nse]
-    else:
+    xp, perm = library(perm), host(perm)[:nse]
+    if perm.shape[0] < nse:
         inside = False
-        perm = jnp.concatenate([perm, jnp.full(nse - perm.shape[0], data.shape[0], perm.dtype)])
-    return taken(data, perm, inside=inside)
+        perm = xp.concatenate([perm, xp.full(nse - perm.shape[0], data.shape[0], perm.dtype)])
+    if traced(data, perm):
+        return taken(data, perm, inside=inside)
+    moved = np.asarray(data).take(perm, axis=0, mode="clip")
+    if not inside:
+        moved[perm >= data.shape[0]] = 0
+    return jax.device_put(moved)
 
 
 def taken(data: Any, index: Any, axis: int = 0, *, inside: bool = False) -> Any:

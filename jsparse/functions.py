@@ -18,6 +18,7 @@ import numpy as np
 from jsparse import convert, exchange
 from jsparse.api import einsum, evaluate
 from jsparse.array import SparseArray, require_sparse
+from jsparse.concrete import on_device
 from jsparse.convert import letters, to, todense
 from jsparse.errors import EinsumError, UnsupportedError
 from jsparse.ir.index import Term
@@ -116,7 +117,7 @@ def _elementwise(
         drop = [m for m, size in enumerate(x.shape) if size == 1 and extent[n - x.ndim + m] != 1]
         if drop and isinstance(x, SparseArray):
             x = select(x, tuple(0 if m in drop else slice(None) for m in range(x.ndim)))
-            x = x if isinstance(x, SparseArray) else jnp.asarray(x)
+            x = x if isinstance(x, SparseArray) else on_device(x)
         elif drop:
             x = jnp.squeeze(x, tuple(drop))
         ndim = (a, b)[which].ndim
@@ -180,7 +181,7 @@ def _sum(operands: Sequence[Any], signs: Sequence[int], name: str, nse: int | No
         raise EinsumError(f"{name}: shapes {text} do not broadcast") from None
     total = None
     for x, sign in zip(ops, signs, strict=True):
-        x = todense(x) if isinstance(x, SparseArray) else jnp.asarray(x)
+        x = todense(x) if isinstance(x, SparseArray) else on_device(x)
         if total is None:
             total = x if sign > 0 else -x
         else:

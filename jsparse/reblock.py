@@ -14,12 +14,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jsparse.array import Pattern, SparseArray
 from jsparse.blocks import ragged, split_shape
-from jsparse.concrete import compact
+from jsparse.concrete import compact, host, interval, library, on_device, traced
 from jsparse.format import Format, parse_format
 from jsparse.record import replace
 
@@ -40,8 +41,9 @@ def to(a: SparseArray, target: Format, nse: int | None, convert: Convert) -> Spa
         return convert(entries, target, nse=nse)
     pos, *crds = entries.structure
     block = target.block
-    outer = [c // b for c, b in zip(crds, block, strict=True)]
-    inner = [c % b for c, b in zip(crds, block, strict=True) if b != 1]
+    crds = [host(c) for c in crds]
+    outer = [on_device(c // b) for c, b in zip(crds, block, strict=True)]
+    inner = [on_device(c % b) for c, b in zip(crds, block, strict=True) if b != 1]
     shape = split_shape(a.shape, block)
     split = _loose(len(shape), entries.format.index, entries.format.levels[-1].unique)
     places = SparseArray(entries.data, (pos, *outer, *inner), shape, split)
@@ -75,17 +77,18 @@ def _entries(a: SparseArray, convert: Convert) -> SparseArray:
     if not a.format.block:
         return c
     pos, *crds = c.structure
+    crds = [host(c) for c in crds]
     inner = iter(crds[a.ndim :])
     pairs = zip(crds, a.format.block, strict=False)
     coords = [c if b == 1 else c * b + next(inner) for c, b in pairs]
     data = c.data
     if ragged(a.shape, a.format.block):
-        keep = jnp.arange(data.shape[0]) < pos[-1]
+        keep = library(pos, *coords).arange(data.shape[0]) < host(pos)[-1]
         for x, n in zip(coords, a.shape, strict=True):
             keep = keep & (x < n)
         data, coords, count = compact(data, coords, keep)
-        pos = jnp.stack([jnp.zeros((), pos.dtype), jnp.asarray(count, pos.dtype)])
-    structure = (pos, *[jnp.asarray(x, pos.dtype) for x in coords])
+        pos = interval(count, pos.dtype)
+    structure = (pos, *[on_device(x, pos.dtype) for x in coords])
     return SparseArray(data, structure, a.shape, _loose(a.ndim, a.format.index, unique))
 
 
@@ -100,15 +103,18 @@ def _carried(a: SparseArray, target: Format, nse: int | None, convert: Convert) 
 
     def make() -> tuple[Pattern, Any]:
         index = "int32" if size < 2**31 - 1 else "int64"
-        numbers = jnp.arange(1, size + 1, dtype=index).reshape(shape)
+        numbers = on_device(np.arange(1, size + 1, dtype=index).reshape(shape))
         t = to(SparseArray(numbers, pattern.device(), a.shape, a.format), target, nse, convert)
         source = np.asarray(t.data) - 1
         new = Pattern(tuple(np.asarray(x) for x in t.structure), a.shape, t.format)
-        return new, jnp.asarray(np.where(source < 0, size, source))
+        return new, on_device(np.where(source < 0, size, source))
 
     new, source = pattern.derived(("reblock", target, nse), make)
     if size == 0:  # jnp.take would drop axes
         data = jnp.zeros(source.shape, a.dtype)
-    else:
+    elif traced(a.data):
         data = jnp.take(a.data.reshape(-1), source, mode="fill", fill_value=0)
+    else:
+        held = np.append(np.asarray(a.data), np.zeros((), a.dtype))
+        data = jax.device_put(held[host(source)])
     return SparseArray(data, (), a.shape, new.format, new)

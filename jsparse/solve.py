@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from jsparse import construct
 from jsparse.array import Pattern, SparseArray
 from jsparse.assembly import values_fuse
-from jsparse.concrete import traced
+from jsparse.concrete import on_device, traced
 from jsparse.contract import contract, guessed
 from jsparse.convert import access_of, assemble_pattern, to
 from jsparse.errors import EinsumError, FormatError
@@ -174,7 +174,7 @@ def promote(job: Job) -> Job:
 def _cast(x: Any, dtype: Any) -> Any:
     if isinstance(x, SparseArray):
         return x if x.dtype == dtype else x.astype(dtype)
-    return x if isinstance(x, jax.Array) and x.dtype == dtype else jnp.asarray(x, dtype)
+    return x if isinstance(x, jax.Array) and x.dtype == dtype else on_device(x, dtype)
 
 
 def _squeeze(problem: Problem, extent: dict[str, int], ops: list[Any]) -> tuple[Problem, list[Any]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from jsparse import construct
 from jsparse.array import SparseArray, index_dtype
-from jsparse.concrete import compact, traced
+from jsparse.concrete import compact, host, interval, joined, library, on_device, traced
 from jsparse.convert import astype, coo_parts, to
 from jsparse.errors import FormatError, UnsupportedError
 from jsparse.format import Format, parse_format
@@ -63,13 +63,13 @@ def _from_parts(
     """
     wide = index_dtype(shape, int(data.shape[0]))
     index = "int64" if wide == "int64" or source.format.index == "int64" else "int32"
-    pos = jnp.stack([jnp.zeros((), index), jnp.asarray(count, index)])
+    pos = interval(count, index)
     coo = (
         parse_format("coo", len(shape))
         .with_index(index)
         .loosen(ordered=False, unique=source.format.canonical)
     )
-    out = SparseArray(data, (pos, *[jnp.asarray(c, index) for c in coords]), shape, coo)
+    out = SparseArray(data, (pos, *[on_device(c, index) for c in coords]), shape, coo)
     ordered = all(source.format.levels[n].ordered for n in source.format.sparse_levels)
     target = _like_source(source, len(shape)).with_index(index)
     target = target.loosen(ordered=ordered, unique=source.format.canonical)
@@ -98,9 +98,9 @@ def reshape(a: Any, shape: Any) -> Any:
     wide = a.size >= 2**31
     if wide:
         index_dtype((a.size,), a.nse)
-    flat = jnp.zeros_like(coords[0], dtype="int64" if wide else "int32")
+    flat = library(*coords).zeros(coords[0].shape, "int64" if wide else "int32")
     for c, size in zip(coords, a.shape, strict=True):
-        flat = flat * size + c
+        flat = flat * size + host(c)
     out: list[Any] = []
     for size in reversed(shape):
         out.insert(0, flat % max(size, 1))
@@ -136,11 +136,11 @@ def concatenate(arrays: Sequence[Any], axis: int = 0) -> Any:
         data, coords, count = coo_parts(astype(x, dtype))
         datas.append(data)
         for m, c in enumerate(coords):
-            columns[m].append(c + offset if m == axis else c)
-        valid.append(jnp.arange(data.shape[0]) < count)
+            columns[m].append(host(c) + offset if m == axis else c)
+        valid.append(library(count).arange(data.shape[0]) < count)
         offset += x.shape[axis]
-    data, coords = jnp.concatenate(datas), [jnp.concatenate(c) for c in columns]
-    data, coords, count = compact(data, coords, jnp.concatenate(valid))
+    data, coords = joined(datas), [joined(c) for c in columns]
+    data, coords, count = compact(data, coords, joined(valid))
     source = (
         first
         if all(x.format.canonical for x in parts)
@@ -215,10 +215,10 @@ def select(a: SparseArray, keys: tuple[Any, ...]) -> Any:
     if all(isinstance(k, slice) and k == slice(None) for k in full):
         return a
     data, coords, count = coo_parts(a)
-    keep = jnp.arange(data.shape[0]) < count
+    keep = library(count).arange(data.shape[0]) < count
     shape, kept = [], []
     for m, (k, size) in enumerate(zip(full, a.shape, strict=True)):
-        c = coords[m]
+        c = host(coords[m])
         if isinstance(k, slice):
             start, stop, step = k.indices(size)
             length = len(range(start, stop, step))
