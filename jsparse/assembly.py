@@ -15,7 +15,8 @@ import numpy as np
 
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble, draft
-from jsparse.primitive import Arrays, assemble_p, sizes_of, use_kernel, value_slots
+from jsparse.operands import Arrays, sizes_of, value_slots
+from jsparse.primitive import assemble_p, use_kernel
 from jsparse.record import replace
 from jsparse.schedule import auto
 
@@ -24,25 +25,9 @@ ENTRY = 16  # bytes of an entry of a draft at most, about
 MOST_DRAFT = 1 << 31  # bytes of a draft: what its entries do not fill is never touched
 
 
-@partial(jax.jit, static_argnames=("assignment", "work", "count", "extents", "capacity"))
-def eager(
-    *flat: Any,
-    assignment: Assignment,
-    work: str,
-    count: bool,
-    extents: tuple[int, ...],
-    capacity: tuple[int, ...],
-) -> Any:
-    """`assemble_p` outside of a trace."""
-    return assemble_p.bind(
-        *flat,
-        assignment=assignment,
-        work=work,
-        count=count,
-        extents=extents,
-        capacity=capacity,
-        batch=(),
-    )
+def eager(*flat: Any, **params: Any) -> Any:
+    """`assemble_p` for one element."""
+    return assemble_p.bind(*flat, **params, batch=())
 
 
 def count_and_fill(

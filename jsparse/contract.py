@@ -18,19 +18,8 @@ from jsparse import pipeline
 from jsparse.errors import InternalError
 from jsparse.format import parse_format
 from jsparse.ir.index import Assignment
-from jsparse.primitive import (
-    Arrays,
-    Batch,
-    depth,
-    einsum_p,
-    mapped,
-    observe,
-    result_types,
-    sizes_of,
-    unbatched,
-    value_slots,
-    vary_together,
-)
+from jsparse.operands import Arrays, Batch, depth, sizes_of, unbatched, value_slots
+from jsparse.primitive import einsum_p, mapped, observe, result_types, vary_together
 from jsparse.record import replace
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Schedule

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import jax.export
 import jax.ffi
 import numpy as np
@@ -79,6 +80,23 @@ def lower_cpu(
     extra = {"sdy.sharding_rule": mlir.ir.Attribute.parse(rule)} if rule else None
     lower = jax.ffi.ffi_lowering(CPU_TARGET, extra_attributes=extra)
     return lower(ctx, *operands, key=key, recipe=recipe, extents=np.array(extents, np.int64))
+
+
+def call(
+    key: str,
+    recipe: str,
+    extents: Sequence[int],
+    args: Sequence[np.ndarray],
+    results: Sequence[np.ndarray],
+) -> None:
+    """Runs kernel ``key`` on arrays of the host, row-major, and fills ``results``.
+
+    Raises `jax.errors.JaxRuntimeError` with the words that a program would fail with.
+    """
+    groups = ([(x.ctypes.data, x.shape) for x in group] for group in (args, results))
+    fault = _xla_ffi.call(key, recipe, extents, *groups)
+    if fault:
+        raise jax.errors.JaxRuntimeError(fault)
 
 
 def export_checks() -> list[Any]:

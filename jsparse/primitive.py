@@ -12,9 +12,8 @@ every batch axis.  Derivatives and batching are in `rules`.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -27,20 +26,26 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir, xla
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jsparse import config, fallback, ffi, partition, pipeline, reference
+from jsparse import config, direct, fallback, ffi, partition, pipeline, reference
 from jsparse.codegen import build
-from jsparse.errors import StructureError
-from jsparse.format import dtype_name
-from jsparse.ir.index import PATTERN, Access, Assignment
+from jsparse.ir.index import PATTERN, Assignment
 from jsparse.lower import assemble, draft
+from jsparse.operands import (
+    Arrays,
+    Batch,
+    batch_shape,
+    check_shapes,
+    output_shape,
+    sizes_of,
+    stored,
+    unbatched,
+)
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Reorder, Schedule
 
 einsum_p = Primitive("jsparse_einsum")
 assemble_p = Primitive("jsparse_assemble")
 assemble_p.multiple_results = True
-
-Arrays = Sequence[Any]
 Observer = Callable[[str, Assignment, pipeline.Spec, tuple[auto.Candidate, ...]], None]
 _observer: ContextVar[Observer | None] = ContextVar("jsparse_observer", default=None)
 
@@ -65,54 +70,7 @@ def set_observer(observer: Observer | None) -> Observer | None:
     return before
 
 
-# ------------------------------------------------------------------- operands
-def split(a: Assignment, flat: Arrays) -> tuple[list[list[Any]], list[Any]]:
-    """Flat operands by access, and the index arrays of the output's own pattern."""
-    parts: list[list[Any]] = []
-    at = 0
-    for access in a.operands:
-        n = len(access.format.array_names()) + (access.dtype != PATTERN)
-        parts.append(list(flat[at : at + n]))
-        at += n
-    return parts, list(flat[at:])
-
-
-def value_slots(a: Assignment) -> list[int | None]:
-    """For each operand, where its values are among the flat operands."""
-    slots: list[int | None] = []
-    at = 0
-    for access in a.operands:
-        slots.append(at if access.dtype != PATTERN else None)
-        at += len(access.format.array_names()) + (access.dtype != PATTERN)
-    return slots
-
-
-def stored(access: Access, arrays: Arrays) -> int:
-    """The capacity of a sparse access, from the shapes of its arrays; 0 if it is dense."""
-    names = access.format.array_names()
-    if not names:
-        return 0
-    first = 0 if access.dtype == PATTERN else 1
-    leaf = max(n for n, (_, role) in enumerate(names) if role == "crd")
-    return int(arrays[first + leaf].shape[0])
-
-
-Batch = tuple[tuple[bool, ...], ...]  # for each axis, outermost first: which flat operands have it
-
-
-def depth(batch: Batch, n: int) -> int:
-    """How many batch axes flat operand n has in front."""
-    return sum(mask[n] for mask in batch)
-
-
-def unbatched(batch: Batch, flat: Arrays) -> list[Any]:
-    """Shapes and dtypes of one element of the batch."""
-    return [
-        ShapedArray(x.shape[depth(batch, n) :], x.dtype) if depth(batch, n) else x
-        for n, x in enumerate(flat)
-    ]
-
-
+# ------------------------------------------------------------------ result types
 def _mesh(x: Any) -> Any:
     """The mesh of an operand's type, or None."""
     mesh = getattr(getattr(x, "sharding", None), "mesh", None)
@@ -159,87 +117,6 @@ def vary_together(operands: Arrays) -> list[Any]:
         missing = union - a.varying if a is not None else frozenset()
         out.append(jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x)
     return out
-
-
-def batch_shape(batch: Batch, flat: Arrays) -> tuple[int, ...]:
-    """Extents of the batch axes."""
-    out = []
-    for axis, mask in enumerate(batch):
-        n = mask.index(True)
-        out.append(flat[n].shape[depth(batch[:axis], n)])
-    return tuple(out)
-
-
-def sizes_of(a: Assignment, flat: Arrays) -> tuple[int, ...]:
-    """Stored entries of each operand, then of the output's own pattern: what the scheduler goes
-    by.
-    """
-    parts, own = split(a, flat)
-    out = [stored(access, arrays) for access, arrays in zip(a.operands, parts, strict=True)]
-    if a.pattern is not None:
-        out.append(stored(a.pattern, own))
-    return tuple(out)
-
-
-def output_shape(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> tuple[int, ...]:
-    """Shape of the values that `einsum_p` returns."""
-    extent = dict(zip(a.vars, extents, strict=True))
-    names = a.output.level_vars
-    if not a.sampled:
-        return tuple(extent[v] for v in names)
-    parts, own = split(a, flat)
-    if a.shares is not None:
-        nse = stored(a.operands[a.shares], parts[a.shares])
-    else:
-        assert a.pattern is not None
-        nse = stored(a.pattern, own)
-    tail = a.output.format.dense_tail
-    return (nse, *(extent[v] for v in names[len(names) - tail :]))
-
-
-def check_shapes(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> None:
-    """That array lengths fit the extents: together with the checks at run time nothing is read
-    out of bounds.
-    """
-    extent = dict(zip(a.vars, extents, strict=True))
-    parts, own = split(a, flat)
-    accesses = list(zip(a.operands, parts, strict=True))
-    if a.pattern is not None:
-        accesses.append((a.pattern, own))
-    for access, arrays in accesses:
-        check_access(access, extent, arrays)
-
-
-def check_access(access: Access, extent: dict[str, int], arrays: Arrays) -> None:
-    """That a tensor's arrays have the lengths and dtypes that its format asks for."""
-    what = f"operand {access.name} ({access.format})"
-    arrays = list(arrays)
-    values = arrays.pop(0) if access.dtype != PATTERN else None
-    names = access.format.array_names()
-    by_name = dict(zip(names, arrays, strict=True))
-    parents = 1
-    for n, (level, v) in enumerate(zip(access.format.levels, access.level_vars, strict=True)):
-        nse = by_name[n, "crd"].shape[0] if (n, "crd") in by_name else 0
-        if level.fixed not in (None, extent[v]):
-            raise StructureError(
-                f"{what}, level {n}: extent {extent[v]}, expected {level.fixed} as in the format"
-            )
-        for role in level.arrays:
-            want, got = level.array_size(role, parents, nse), by_name[n, role]
-            if got.shape != (want,) or dtype_name(got.dtype) != access.format.index:
-                raise StructureError(
-                    f"{what}, level {n}: {role} is {got.dtype}{list(got.shape)}, expected "
-                    f"{access.format.index}[{want}]; the index arrays do not fit shape and format"
-                )
-        parents = level.positions(parents, extent[v], nse)
-    if values is None:
-        return
-    known = all(isinstance(s, int) for s in values.shape)
-    if dtype_name(values.dtype) != access.dtype or (known and math.prod(values.shape) != parents):
-        raise StructureError(
-            f"{what}: values are {values.dtype}{list(values.shape)}, expected {access.dtype} "
-            f"and {parents} of them"
-        )
 
 
 # ------------------------------------------------------------------ lowerings
@@ -339,10 +216,29 @@ def _einsum_checked(
     return mapped(lambda *one: fallback.einsum(assignment, extents, one), batch)(*flat)
 
 
+def _einsum_kernel(*flat: Any, **params: Any) -> direct.Known:
+    """The kernel that does it, and the types of its results."""
+    a = params["assignment"].plain()
+    spec = pipeline.Spec(a, params["schedule"], batch=params["batch"])
+    return spec, [_einsum_abstract(*flat, **params)]
+
+
+def _now(primitive: Primitive, kernel: Callable[..., direct.Known]) -> Callable[..., Any]:
+    """The primitive outside of a trace: by its kernel, or by a program."""
+
+    def run(*flat: Any, **params: Any) -> Any:
+        out = direct.run(flat, params, partial(kernel, **params)) if use_kernel() else None
+        if out is None:
+            return xla.apply_primitive(primitive, *flat, **params)
+        return out if primitive.multiple_results else out[0]
+
+    return run
+
+
 _einsum_default = mlir.lower_fun(_einsum_reference, multiple_results=False)
 _einsum_fallback = mlir.lower_fun(_einsum_checked, multiple_results=False)
 einsum_p.def_abstract_eval(_einsum_abstract)
-einsum_p.def_impl(partial(xla.apply_primitive, einsum_p))
+einsum_p.def_impl(_now(einsum_p, _einsum_kernel))
 mlir.register_lowering(einsum_p, _einsum_default)
 mlir.register_lowering(einsum_p, _einsum_cpu, platform="cpu")
 
@@ -408,6 +304,12 @@ def _assemble_spec(
     return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)
 
 
+def _assemble_kernel(*flat: Any, capacity: tuple[int, ...], **what: Any) -> direct.Known:
+    """The kernel that does it, and the types of its results."""
+    types = _assemble_abstract(*flat, capacity=capacity, **what)
+    return _assemble_spec(**what | {"flat": unbatched(what["batch"], flat)}), types
+
+
 def _assemble_cpu(ctx: Any, *operands: Any, **params: Any) -> Any:
     if not use_kernel():
         return _assemble_fallback(ctx, *operands, **params)
@@ -440,6 +342,6 @@ def _assemble_by(assemble: Callable[..., Any]) -> Callable[..., Any]:
 _assemble_default = mlir.lower_fun(_assemble_by(reference.assemble), multiple_results=True)
 _assemble_fallback = mlir.lower_fun(_assemble_by(fallback.assemble), multiple_results=True)
 assemble_p.def_abstract_eval(_assemble_abstract)
-assemble_p.def_impl(partial(xla.apply_primitive, assemble_p))
+assemble_p.def_impl(_now(assemble_p, _assemble_kernel))
 mlir.register_lowering(assemble_p, _assemble_default)
 mlir.register_lowering(assemble_p, _assemble_cpu, platform="cpu")

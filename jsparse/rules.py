@@ -24,16 +24,8 @@ from jsparse.convert import rearranged, taken
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
 from jsparse.levels import Dense
-from jsparse.primitive import (
-    Arrays,
-    Batch,
-    assemble_p,
-    depth,
-    einsum_p,
-    sizes_of,
-    unbatched,
-    value_slots,
-)
+from jsparse.operands import Arrays, Batch, depth, sizes_of, unbatched, value_slots
+from jsparse.primitive import assemble_p, einsum_p
 from jsparse.record import replace
 from jsparse.schedule import storage
 

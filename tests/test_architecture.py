@@ -36,7 +36,7 @@ LAYERS = (
     "entries matrix_market io",
     "pipeline",
     "partition partitioner",
-    "reference fallback ffi primitive contract assembly",
+    "reference fallback ffi operands direct primitive contract assembly",
     "concrete blocks diagonals validate array choice reblock derivative convert exchange sharding",
     "rules construct generate",
     "splitting job solve api structure functions",
@@ -48,21 +48,10 @@ ORDER = [module for layer in LAYERS for module in layer.split()]
 
 # Those that may import JAX; the compiler itself is Python and NumPy.
 USES_JAX = {
-    *("reference", "fallback", "ffi", "primitive", "contract", "assembly", "rules", "array"),
-    *("derivative", "convert", "exchange", "construct", "solve", "api", "structure", "functions"),
-    *(
-        "explain",
-        "concrete",
-        "blocks",
-        "job",
-        "generate",
-        "reblock",
-        "sharding",
-        "__init__",
-        "latency",
-        "command",
-    ),
-    *("__main__", "partitioner", "trees"),
+    *("reference", "fallback", "ffi", "operands", "direct", "primitive", "contract", "assembly"),
+    *("concrete", "blocks", "array", "reblock", "derivative", "convert", "exchange", "sharding"),
+    *("rules", "construct", "generate", "job", "solve", "api", "structure", "functions", "explain"),
+    *("partitioner", "trees", "__init__", "latency", "command", "__main__"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

@@ -1,9 +1,16 @@
 // The Python extension `jsparse._xla_ffi`: hands the handlers to JAX and calls the resolver.
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "xla_ffi/direct.h"
 #include "xla_ffi/kernel.h"
 
 namespace nb = nanobind;
@@ -46,6 +53,21 @@ nb::dict Registrations() {
   return targets;
 }
 
+using Addressed = std::vector<std::pair<uintptr_t, std::vector<int64_t>>>;  // address and extents of each array
+
+std::vector<HostArray> HostArrays(const Addressed& arrays) {
+  std::vector<HostArray> out;
+  out.reserve(arrays.size());
+  for (const auto& [address, dims] : arrays) out.push_back({address, dims});
+  return out;
+}
+
+std::string Call(const std::string& key, const std::string& recipe, const std::vector<int64_t>& extents,
+                 const Addressed& args, const Addressed& results) {
+  nb::gil_scoped_release release;
+  return CallDirectly(key, recipe, extents, HostArrays(args), HostArrays(results));
+}
+
 }  // namespace
 
 // XLA instantiates on threads that do not hold the GIL.
@@ -77,4 +99,8 @@ NB_MODULE(_xla_ffi, m) {
   m.def("registrations", &jsparse::Registrations, "Target name -> stage name -> handler capsule.");
   m.def("set_resolver", &jsparse::SetResolver, nb::arg("resolver").none(),
         "Sets the callable (key, recipe) -> path of the shared object; returns the one before.");
+  m.def("call", &jsparse::Call, nb::arg("key"), nb::arg("recipe"), nb::arg("extents"), nb::arg("args"),
+        nb::arg("results"),
+        "Runs a kernel on arrays of the host, each given by address and extents, that live until it returns.  Returns "
+        "an empty string, or what went wrong in the words of XLA.");
 }
