@@ -73,7 +73,7 @@ def _damage(a: Assignment, extents: tuple[int, ...], flat: Arrays) -> Any:
     """The number of the first operand whose index arrays lead out of bounds, or -1."""
     extent = dict(zip(a.vars, extents, strict=True))
     worst = jnp.int32(-1)
-    accesses = [*a.operands, *([a.pattern] if a.pattern is not None else [])]
+    accesses = list(a.stored)
     arrays = list(flat)
     parts = []
     for access in accesses:

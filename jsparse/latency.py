@@ -180,7 +180,7 @@ def _line(what: str, cells: Sequence[Any], limit: str, verdict: str, detail: str
 
 DECIDE = (
     (split, "first_pair"), (storage, "storage"), (storage, "rearrangements"), (auto, "plan"),
-    (auto, "pattern_order"), (solve, "infer"),
+    (auto, "pattern_order"), (auto, "pattern_plan"), (solve, "infer"),
 )  # fmt: skip
 
 

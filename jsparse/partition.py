@@ -77,7 +77,7 @@ def rule(spec: pipeline.Spec, operands: Sequence[Shape], results: Sequence[Shape
     flexible = _flexible(spec) if spec.work == "einsum" else set()
     lead = [[axis for axis, mask in enumerate(spec.batch) if mask[n]] for n in range(len(operands))]
     tails: list[list[str]] = []
-    for access in (*a.operands, *([a.pattern] if a.pattern is not None else [])):
+    for access in a.stored:
         if access.dtype != PATTERN:
             at = len(tails)
             tails.append(_tail(access, len(operands[at]) - len(lead[at])))

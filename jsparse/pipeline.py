@@ -79,14 +79,13 @@ def lower(spec: Spec) -> Kernel:
     """Spec to loop IR: apply the schedule (legality), lower (loops), verify (variables, bounds of
     use).
     """
+    nest = directives.apply(spec.schedule, spec.assignment)
     if spec.work == "einsum":
-        kernel = values.lower(directives.apply(spec.schedule, spec.assignment))
+        kernel = values.lower(nest)
     elif spec.work in draft.STEPS:
-        order = directives.apply(spec.schedule, spec.assignment).order
-        kernel = draft.lower(spec.assignment, order, spec.work)
+        kernel = draft.lower(nest, spec.work)
     else:
-        order = directives.apply(spec.schedule, spec.assignment).order
-        kernel = assemble.lower(spec.assignment, order, spec.work, spec.count)
+        kernel = assemble.lower(nest, spec.work, spec.count)
     if config.get().verify:
         verify.check(kernel)
     return kernel

@@ -297,11 +297,11 @@ def _assemble_spec(
     flat: Arrays,
     batch: Batch = (),
 ) -> pipeline.Spec:
-    order: tuple[str, ...] = assignment.vars
+    schedule: Schedule = (Reorder(assignment.vars),)
     if work in ("merge", "bound", "draft"):
         bare = assemble.bare(assignment)
-        order = auto.pattern_order(bare, extents, sizes_of(bare, flat))
-    return pipeline.Spec(assignment, (Reorder(order),), work, count, batch)
+        schedule = auto.pattern_plan(bare, extents, sizes_of(bare, flat))
+    return pipeline.Spec(assignment, schedule, work, count, batch)
 
 
 def _assemble_kernel(*flat: Any, capacity: tuple[int, ...], **what: Any) -> direct.Known:

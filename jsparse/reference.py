@@ -102,7 +102,7 @@ def einsum(a: Assignment, extents: Sequence[Any], flat: Arrays) -> Any:
 def _split(a: Assignment, flat: Arrays) -> list[list[Any]]:
     """Flat operands by access; last those of the output's own pattern, if it has one."""
     rest, parts = list(flat), []
-    for access in (*a.operands, *([a.pattern] if a.pattern is not None else [])):
+    for access in a.stored:
         n = len(access.format.array_names()) + (access.dtype != PATTERN)
         parts.append(rest[:n])
         rest = rest[n:]

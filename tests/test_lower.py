@@ -9,6 +9,7 @@ interpreter to run it, so `reference` has a third of the long tables, most of it
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import random
@@ -35,6 +36,7 @@ from jsparse.lower import chunks, draft
 from jsparse.pipeline import Spec
 from jsparse.schedule import auto, directives
 from jsparse.schedule.directives import (
+    Gallop,
     Parallelize,
     Precompute,
     Reorder,
@@ -597,6 +599,7 @@ def schedules(a: Assignment, rng: random.Random) -> tuple[Assignment, Schedule]:
         Vectorize(v, rng.choice([2, 4]), rng.choice([1, 2, 3])),
         Unroll(rng.choice(order), rng.choice([2, 3])),
         Precompute(rng.choice(order)),
+        *[Gallop(x.name, v) for x in a.stored for v in x.vars if rng.random() < 0.5],
         Parallelize(order[0]),
         Rfactor(order[0], rng.choice([2, 5])),
     ]
@@ -702,6 +705,7 @@ class Assembly:
     capacity: list[int]
     counts: Array
     expected: list[Array]
+    gallops: bool = False  # whether whatever can be is searched
 
     def run(self, count: bool) -> list[Array]:
         """The kernel on the interpreter, in several chunks."""
@@ -714,13 +718,14 @@ class Assembly:
         order = a.vars
         if self.work == "merge":
             order = auto.pattern_order(a, tuple(self.extents), self.sizes)
-        kernel = pipeline.lower(Spec(a, (Reorder(order),), self.work, count))
+        schedule = galloping(a, order) if self.gallops else (Reorder(order),)
+        kernel = pipeline.lower(Spec(a, schedule, self.work, count))
         results = [np.full_like(x, 7) for x in ([self.counts] if count else self.expected)]
         flat = self.flat
         if self.work == "merge" and count:
             return [self.starts(kernel)[-len(self.counts) :]]
         if self.work == "merge":
-            flat = [*flat, self.starts(pipeline.lower(Spec(a, (Reorder(order),), self.work, True)))]
+            flat = [*flat, self.starts(pipeline.lower(Spec(a, schedule, self.work, True)))]
         interpret.run(kernel, flat, results, self.extents, THREADS)
         return results
 
@@ -814,6 +819,34 @@ def test_pattern_shapes(text: str, way: str) -> None:
     shape, _, line = text.partition(": ")
     work, _, row = line.partition(" ")
     check_pattern(assembly(row, work, SHAPES[shape]), way)
+
+
+def galloping(a: Assignment, order: tuple[str, ...]) -> Schedule:
+    """The schedule in which all fibers that can be searched are."""
+    schedule: Schedule = (Reorder(order),)
+    for x in a.stored:
+        for v in dict.fromkeys(x.vars):
+            with contextlib.suppress(ScheduleError):
+                directives.apply((*schedule, Gallop(x.name, v)), a)
+                schedule = (*schedule, Gallop(x.name, v))
+    return schedule
+
+
+GALLOPED = [
+    *[f"Y[i,j]:{f} = A[i,j]:{g} * B[i,j]:{g}" for f in ("csr", "dcsr", "coo") for g in ORDERED[:6]],
+    "Y[i,j]:csr = A[i,j]:csr * B[i,j]:dcsr * C[i,j]:coo",
+    "Y[i]:coo = A[i]:coo * B[i]:coo",
+    "Y[i]:coo = A[i,j]:csr * B[i,j]:csr",
+    "Y[i,j,k]:csf = A[i,j,k]:csf * B[i,j,k]:csf",
+    "Y[i,k]:csr = A[i,j]:csr * B[i,j]:csr * C[j,k]:csr",
+]
+
+
+@pytest.mark.parametrize("text", GALLOPED)
+@pytest.mark.parametrize("extent", [EXTENTS, EXTENTS | {"i": 1, "j": 40}, EXTENTS | {"j": 0}])
+def test_patterns_of_galloped_intersections(text: str, extent: dict[str, int]) -> None:
+    p = replace(assembly(text, "merge", extent), gallops=True)
+    check_pattern(p, "interpreter")
 
 
 def check_pattern(p: Assembly, way: str) -> None:

@@ -24,6 +24,25 @@ static inline int64_t js_lower_bound(const I* crd, int64_t lo, int64_t hi, int64
   return lo;
 }
 
+// The same from a position that is not far: doubled steps find the interval that a binary search goes on in, so that
+// it costs the logarithm of the distance.
+template <typename I>
+static inline int64_t js_gallop(const I* crd, int64_t lo, int64_t hi, int64_t x) {
+  if (lo >= hi || crd[lo] >= x) return lo;
+  int64_t step = 1;
+  while (lo + step < hi && crd[lo + step] < x) {
+    lo += step;
+    step *= 2;
+  }
+  const I* p = crd + lo + 1;  // crd[lo] is below x; n elements that may be, too
+  for (int64_t n = (lo + step < hi ? lo + step : hi) - lo - 1; n > 0;) {
+    const int64_t half = (n + 1) / 2;
+    p += p[half - 1] < x ? half : 0;
+    n -= half;
+  }
+  return p - crd;
+}
+
 // First p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; -1 if there is
 // none.
 template <typename I>

@@ -15,6 +15,7 @@ from jsparse.ir import loop
 
 HELPERS = {  # helper -> header of csrc/cpu that defines it
     "lower_bound": "search.h",
+    "gallop": "search.h",
     "balance": "search.h",
     "even": "search.h",
     "group_start": "search.h",

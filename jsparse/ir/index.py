@@ -168,6 +168,11 @@ class Assignment:
         return (v, *sorted(found - {v}))
 
     @property
+    def stored(self) -> tuple[Access, ...]:
+        """What a nest walks: the operands, and the output's pattern if it brings its own."""
+        return self.operands if self.pattern is None else (*self.operands, self.pattern)
+
+    @property
     def sampled(self) -> bool:
         """Whether the output is values at a given pattern."""
         return not self.output.format.is_dense

@@ -281,6 +281,10 @@ def _find_bad_crd(crd: Array, lo: int, hi: int, extent: int) -> int:
     return lo + int(bad[0]) if bad.size else -1
 
 
+def _lower_bound(crd: Array, lo: int, hi: int, x: int) -> int:
+    return lo + int(np.searchsorted(crd[lo:hi], x))
+
+
 def _balance(pos: Array, lo: int, hi: int, k: int, chunks: int) -> int:
     if k <= 0 or k >= chunks:
         return lo if k <= 0 else hi
@@ -325,7 +329,8 @@ def _identity(perm: Array, n: int) -> None:
 
 _BAD = {loop.POS_NOT_MONOTONE: _find_bad_pos, loop.CRD_OUT_OF_RANGE: _find_bad_crd}
 _HELPERS: dict[str, Callable[..., Any]] = {
-    "lower_bound": lambda crd, lo, hi, x: lo + int(np.searchsorted(crd[lo:hi], x)),
+    "lower_bound": _lower_bound,
+    "gallop": _lower_bound,
     "balance": _balance,
     "even": _even,
     "group_start": _group_start,

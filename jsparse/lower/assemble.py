@@ -337,15 +337,16 @@ def fuses(a: Assignment, order: tuple[str, ...], extents: dict[str, int]) -> boo
     return all(extents[v] <= WIDEST_ROW for v in trailing)
 
 
-def lower(a: Assignment, order: tuple[str, ...], kind: str, count: bool) -> Kernel:
-    """The kernel that computes, or counts, the pattern of `a.output`.  `kind` is "merge" or "sort".
+def lower(nest: Nest, kind: str, count: bool) -> Kernel:
+    """The kernel that computes, or counts, the pattern of a nest's output.  `kind` is "merge" or
+    "sort".
 
     Results of `fill`: the output's index arrays; for "sort" also the permutation and the segment
     starts, for "merge" the values if the output has a dtype.  Result of `count`, int64: for "sort"
     the number of entries of each group, for "merge" the starts of chunks, which `fill` takes as
     its last argument.
     """
-    return (_merge if kind == "merge" else _sort)(a, order, count)
+    return _merge(nest, count) if kind == "merge" else _sort(nest.assignment, count)
 
 
 def head_of(binding: Binding, checked: set[int]) -> list[Stmt]:
@@ -376,20 +377,21 @@ def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
 
 def merge_of(
     kind: type[M],
-    a: Assignment,
-    order: tuple[str, ...],
+    nest: Nest,
     starts: Buffer,
     arrays: dict[tuple[int, str], Buffer],
     values: Buffer | None,
 ) -> M:
-    """A walk of the pattern of `a`, or of its values too."""
+    """A walk of the pattern of a nest, or of its values too."""
+    a, order = nest.assignment, nest.order
     binding = bind(bare(a))
     dims = binding.dims
     terms = tuple(t.factors for t in a.terms)
     packer = Packer(a, dims, arrays, values, fits=True)
     walk = kind(order, terms, dict(dims), a, binding, packer, starts)
     if values is not None:
-        walk.products = Products(order, terms, dict(dims), Nest(a, order), binding)
+        walk.products = Products(order, terms, dict(dims), nest, binding)
+    walk.galloped = nest.galloped
     return walk
 
 
@@ -401,14 +403,15 @@ def walked(walk: Merge) -> Stmt:
     return body if walk.cut else walk.chunk(ZERO, body)
 
 
-def _merge(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
+def _merge(nest: Nest, count: bool) -> Kernel:
+    a = nest.assignment
     out, args = output_buffers(a), bind(bare(a)).args
     values = None
     if a.output.dtype != PATTERN and not count:
         values = Buffer("Y_vals", a.output.dtype, "result", len(out))
     starts = Buffer("Y_starts", INT, *(("result", 0) if count else ("arg", len(args))))
     arrays = {} if count else dict(zip(a.output.format.array_names(), out, strict=True))
-    walk = merge_of(Merge, a, order, starts, arrays, values)
+    walk = merge_of(Merge, nest, starts, arrays, values)
     body = walked(walk)
     head = head_of(walk.binding, walk.checked)
     if count:

@@ -56,6 +56,7 @@ from jsparse.lower.cursor import Cursors, Env
 from jsparse.lower.packer import Group, groups, output_buffers
 from jsparse.lower.walk import block_scope
 from jsparse.record import replace
+from jsparse.schedule.directives import Nest
 
 STEPS = ("bound", "draft", "pack")
 COLUMN = MOST_CHUNKS + 1
@@ -175,18 +176,19 @@ def _scan(table: Buffer, column: int) -> Stmt:
     return For(k, Const(column + 1), Const(column + COLUMN), Store(table, k, before, "+"))
 
 
-def lower_bound(a: Assignment, order: tuple[str, ...]) -> Kernel:
+def lower_bound(nest: Nest) -> Kernel:
     """Result: int64, the starts of chunks as `count` gives them, each the bound of those before;
     the last is the bound of all.
     """
     starts = Buffer("Y_starts", INT, "result", 0)
-    walk = merge_of(Bound, a, order, starts, {}, None)
+    walk = merge_of(Bound, nest, starts, {}, None)
     body = walked(walk)
     return counted(walk, head_of(walk.binding, walk.checked), body)
 
 
-def lower_draft(a: Assignment, order: tuple[str, ...]) -> Kernel:
+def lower_draft(nest: Nest) -> Kernel:
     """Results: the output's index arrays and its values, with gaps, and the table."""
+    a, order = nest.assignment, nest.order
     out = output_buffers(a)
     arrays = dict(zip(a.output.format.array_names(), out, strict=True))
     values: Buffer | None = None
@@ -195,10 +197,10 @@ def lower_draft(a: Assignment, order: tuple[str, ...]) -> Kernel:
         values = Buffer("Y_vals", a.output.dtype, "result", len(out))
         results = (*out, values)
     table = Buffer("Y_table", INT, "result", len(results))
-    bound = merge_of(DraftBound, a, order, table, {}, None)
+    bound = merge_of(DraftBound, nest, table, {}, None)
     first = walked(bound)
     trusted = replace(a, operands=tuple(replace(x, trusted=True) for x in a.operands))
-    walk = merge_of(Draft, trusted, order, table, arrays, values)
+    walk = merge_of(Draft, replace(nest, assignment=trusted), table, arrays, values)
     second = walked(walk)
     level = groups(a)[-1].first
     most, given = _cell(table, DRAFT, Const(MOST_CHUNKS)), Dim(arrays[level, "crd"], 0)
@@ -274,13 +276,13 @@ def _moved(
     )
 
 
-def lower(a: Assignment, order: tuple[str, ...], kind: str) -> Kernel:
+def lower(nest: Nest, kind: str) -> Kernel:
     """The kernel of one of the three steps."""
     match kind:
         case "bound":
-            return lower_bound(a, order)
+            return lower_bound(nest)
         case "draft":
-            return lower_draft(a, order)
+            return lower_draft(nest)
         case "pack":
-            return lower_pack(a)
+            return lower_pack(nest.assignment)
     raise InternalError(f"no assembly by {kind!r}")

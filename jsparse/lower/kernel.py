@@ -53,6 +53,7 @@ def lower(nest: Nest) -> Kernel:
         target,
     )
     walk.exact = a.output.exact
+    walk.galloped = nest.galloped
     if nest.parts:
         walk.target = target = Buffer("Y_parts", wide if walk.complete else walk.sum_dtype)
     cursors: dict[int, Cursor] = {}

@@ -72,6 +72,8 @@ class Walk:
     extents: Env
     one_of: frozenset[Expr] = field(default=frozenset(), init=False)
     """Flags of which at least one holds, by the loop around."""
+    galloped: tuple[tuple[str, str], ...] = field(default=(), init=False)
+    """(access, variable) whose fibers are so long that they are searched from where they are."""
 
     # ------------------------------------------------------------- overridden
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
@@ -147,15 +149,21 @@ class Walk:
         if required:
             if d > 0 and len(required) == 2 and self.zips(d, its):
                 return self.intersection(d, its, cursors, env)
-            return self.driven(d, self.driver(required), its, cursors, env)
+            return self.driven(d, self.driver(required, its), its, cursors, env)
         alive = [t for t in self.terms if all(n in cursors for n in t)]
         if its and all(any(n in its for n in t) for t in alive):
             return (self.union2 if self.zips(d, its) else self.union)(d, its, cursors, env)
         return self.full(d, its, cursors, env)
 
-    def driver(self, required: list[int]) -> int:
-        """The iterator that drives: the output's pattern (-1) if there, else the first operand."""
-        return min(required)
+    def driver(self, required: list[int], its: Cursors) -> int:
+        """The iterator that drives: one that is not searched; the output's pattern (-1) if there,
+        else the first operand.
+        """
+        return min(required, key=lambda n: (self.gallops(its[n]), n))
+
+    def gallops(self, c: Cursor) -> bool:
+        """Whether the next level of `c` is searched where it is intersected."""
+        return (c.access.name, c.next_var) in self.galloped
 
     # ------------------------------------------------------- the kinds of loop
     def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
@@ -265,6 +273,8 @@ class Walk:
 
         def grouping(present: Expr | None) -> list[Stmt]:
             if not members:
+        if self.gallops(c):
+            step = Assign(q, Call("gallop", (c.storage[c.level]["crd"], q, end, v)))
                 return []
             more = both(present, Bin("<", group, end), Bin("==", c.coordinate(group), v))
             assert more is not None
@@ -315,7 +325,8 @@ class Walk:
     def zips(self, d: int, its: Cursors) -> bool:
         """Whether the iterators of loop `d` are merged as two sorted lists."""
         plain = all(c.next_level.ordered and c.next_level.unique for c in its.values())
-        return len(its) == 2 and d + 1 == len(self.order) and plain
+        merged = plain and not any(self.gallops(c) for c in its.values())
+        return len(its) == 2 and d + 1 == len(self.order) and merged
 
     def heads(self, its: Cursors, v: Var) -> tuple[Expr, list[Stmt], list[Expr], list[Stmt]]:
         """To merge two lists: whether both have entries left; declarations of their coordinates;

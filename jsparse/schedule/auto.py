@@ -22,9 +22,10 @@ from jsparse.schedule import cost
 from jsparse.schedule.directives import (
     Nest,
     Precompute,
+    Reorder,
     Schedule,
 )
-from jsparse.schedule.finish import Candidate, finish, splits
+from jsparse.schedule.finish import Candidate, finish, gallops, splits
 from jsparse.schedule.legality import not_held, not_vectorizable
 from jsparse.schedule.orders import MAX_ORDERS, orders, precedence, topological
 from jsparse.schedule.stats import Stats, estimate
@@ -73,7 +74,7 @@ def located_of(
     depth = {v: d for d, v in enumerate(order)}
     found: list[tuple[str, str]] = []
     ready: dict[str, list[tuple[str, int]]] = {}
-    for x in (*a.operands, *([a.pattern] if a.pattern else [])):
+    for x in a.stored:
         for n, v in enumerate(x.level_vars):
             above = max((depth[u] for u in x.level_vars[:n]), default=-1)
             if not x.format.levels[n].full and above < depth[v]:
@@ -168,7 +169,7 @@ def plan(
     )
     best = ranked[0]
     chosen = relayout(a, best.vector[0]) if best.vector else a
-    return Plan(chosen, finish(chosen, best, extents, stats), tuple(ranked[:8]))
+    return Plan(chosen, finish(chosen, best, extents, stats, pattern), tuple(ranked[:8]))
 
 
 def _candidates(
@@ -178,7 +179,7 @@ def _candidates(
     pattern: Stats | None,
     target: Target,
 ) -> Iterator[Candidate]:
-    accesses = [*a.operands, *([a.pattern] if a.pattern else [])]
+    accesses = list(a.stored)
     vectors = [vector_shape(a, v, extents[v], target) for v in vector_candidates(a)]
     options = [None, *[v for v in vectors if v is not None]]
     layouts = {v: relayout(a, v[0]) for v in options if v is not None}
@@ -271,6 +272,15 @@ def pattern_order(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -
             best = (total, order)
     assert best is not None
     return best[1]
+
+
+@lru_cache(maxsize=4096)
+def pattern_plan(a: Assignment, sizes: tuple[int, ...], nse: tuple[int, ...]) -> Schedule:
+    """The schedule of an assembly."""
+    order = pattern_order(a, sizes, nse)
+    extents = dict(zip(a.vars, sizes, strict=True))
+    stats = tuple(estimate(x, extents, n) for x, n in zip(a.operands, nse, strict=False))
+    return (Reorder(order), *gallops(a, order, stats))
 
 
 def quick_cost(

@@ -18,6 +18,7 @@ STEP = 1.0  # one iteration of a loop
 GATHER = 1.0  # a leaf that reads or adds at scattered places
 FLOP = 0.5  # a scalar multiply-add
 SEARCH = 4.0  # for each halving of a binary search
+GALLOP = 4.0  # entries of a fiber for each of a shorter one from which it is searched, not walked
 ELEMENT = 1.5  # moving one element of a dense operand into another layout
 
 
@@ -77,9 +78,10 @@ class Walker:
         extent = max(self.extents[v], 1)
         if required:
             trips = 0.0
+            most = GALLOP * max(1.0, min([p.fan[p.level] for p in required]))
             for n, p in enumerate(required):
                 fan = p.fan[p.level]
-                self.cost += self.count * fan * STEP
+                self.cost += self.count * min(fan, most) * STEP
                 trips = trips * min(1.0, fan / extent) if n else fan
         else:
             fans = sum([p.fan[p.level] for p in its])

@@ -17,7 +17,7 @@ from dataclasses import fields
 from jsparse.errors import ScheduleError
 from jsparse.ir.index import Assignment
 from jsparse.record import record, replace
-from jsparse.schedule.legality import are_rows, not_held, not_vectorizable
+from jsparse.schedule.legality import are_rows, not_held, not_vectorizable, walked_level
 
 
 @record
@@ -32,6 +32,7 @@ class Nest:
     parallel: str | None = None
     parts: int = 0  # of the parallel loop, where it reduces: each with a result of its own
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
+    galloped: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers advanced by search
     prefetch: tuple[tuple[str, int], ...] = ()  # (operand, entries ahead)
     widened: bool = False  # whether float32 sums in memory are float64
     held: str | None = None  # output variable each of whose values has an accumulator
@@ -160,6 +161,36 @@ class Locate(Directive):
             all(at(u) < at(self.var) for u in before), f"{self.operand} is stored against the loops"
         )
         return replace(nest, located=(*nest.located, (self.operand, self.var)))
+
+
+@record
+class Gallop(Directive):
+    """Where fibers along `var` are intersected, advance in that of `operand`, a long one, by
+    doubled steps and a binary search from where it is, instead of entry by entry.
+
+       forall i: merge A[i] and B[i]: Y[i,j] = A[i,j] * B[i,j]        gallop(B,j)
+    -> forall i: p = B[i]; forall j in A[i]: p = first of B[i] from p on with coordinate >= j; ...
+    """
+
+    operand: str
+    var: str
+    name = "gallop"
+
+    def apply(self, nest: Nest) -> Nest:
+        a = nest.assignment
+        self.need(len(a.terms) == 1, "terms of a sum are merged, nothing is skipped")
+        walked = {x.name: walked_level(x, self.var, nest.order) for x in a.stored}
+        self.need(self.operand in walked, f"no sparse operand {self.operand!r}")
+        level = walked[self.operand]
+        self.need(level is not None, f"the loop over {self.var} does not walk {self.operand}")
+        self.need(
+            level is not None and level.ordered and level.unique and not level.relative,
+            f"coordinates along {self.var} must ascend, each once",
+        )
+        galloped = (*nest.galloped, (self.operand, self.var))
+        left = [n for n, x in walked.items() if x is not None and (n, self.var) not in galloped]
+        self.need(bool(left), f"another tensor must be walked along {self.var}")
+        return replace(nest, galloped=galloped)
 
 
 @record
@@ -349,7 +380,7 @@ class Widen(Directive):
 
 
 _KINDS = (
-    *(Reorder, Precompute, Locate, Vectorize, Unroll, Hold),
+    *(Reorder, Precompute, Locate, Gallop, Vectorize, Unroll, Hold),
     *(Prefetch, Widen, Parallelize, Rfactor),
 )
 DIRECTIVES = {c.name: c for c in _KINDS}
@@ -395,8 +426,8 @@ def parse_schedule(text: str) -> Schedule:
         try:
             if kind is Reorder:
                 out.append(Reorder(tuple(words)))
-            elif kind is Locate and len(words) == 2:
-                out.append(Locate(*words))
+            elif kind in (Locate, Gallop) and len(words) == 2:
+                out.append(kind(*words))  # type: ignore[arg-type]
             elif len(words) != len(names):
                 raise ValueError
             else:

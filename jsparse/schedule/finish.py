@@ -13,8 +13,10 @@ from jsparse.errors import ScheduleError
 from jsparse.ir.index import Assignment
 from jsparse.record import record
 from jsparse.schedule import directives
+from jsparse.schedule.cost import GALLOP
 from jsparse.schedule.directives import (
     Directive,
+    Gallop,
     Hold,
     Locate,
     Nest,
@@ -28,7 +30,7 @@ from jsparse.schedule.directives import (
     Vectorize,
     Widen,
 )
-from jsparse.schedule.legality import are_rows
+from jsparse.schedule.legality import are_rows, walked_level
 from jsparse.schedule.stats import Stats
 from jsparse.target import VECTOR_DTYPES, host
 
@@ -54,12 +56,19 @@ class Candidate:
 
 
 def finish(
-    a: Assignment, best: Candidate, extents: dict[str, int], stats: tuple[Stats, ...]
+    a: Assignment,
+    best: Candidate,
+    extents: dict[str, int],
+    stats: tuple[Stats, ...],
+    pattern: Stats | None = None,
 ) -> Schedule:
     schedule: list[Directive] = [Reorder(best.order)]
     if best.workspace:
         schedule.append(Precompute(best.workspace))
     schedule += [Locate(name, v) for name, v in best.located]
+    known = (*stats, pattern) if pattern is not None else stats
+    searched = list(gallops(a, best.order, known, best.located, best.workspace))
+    schedule += searched
     if best.vector:
         schedule.append(Vectorize(*best.vector))
         schedule += [Prefetch(*rows) for rows in _scattered_rows(a, best, extents)]
@@ -70,7 +79,8 @@ def finish(
     vector_out = best.vector is not None and best.vector[0] in a.output.vars
     if last is not None and len(a.terms) == 1:
         if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
-            schedule += [Prefetch(name, STREAM_AHEAD) for name in _streams(a, last, stats)]
+            walked = [x for x in _streams(a, last, stats) if Gallop(x, last) not in searched]
+            schedule += [Prefetch(name, STREAM_AHEAD) for name in walked]
         elif (
             reduction
             and not best.held
@@ -94,6 +104,37 @@ def finish(
     if parts > 1:
         schedule.append(Rfactor(best.order[0], parts))
     return tuple(schedule)
+
+
+def gallops(
+    a: Assignment,
+    order: tuple[str, ...],
+    stats: tuple[Stats, ...],
+    located: tuple[tuple[str, str], ...] = (),
+    workspace: str | None = None,
+) -> Iterator[Gallop]:
+    """Fibers so much longer than another that they are intersected with that searching in them is
+    cheaper than walking them.
+    """
+    if len(a.terms) > 1:
+        return
+    for d, v in enumerate(order):
+        fans: dict[str, float] = {}
+        for x, s in zip(a.stored, stats, strict=False):
+            level = walked_level(x, v, order)
+            own = x is a.pattern and any(u not in a.output.vars for u in order[: d + 1])
+            if level is None or (x.name, v) in located or (own and (workspace or fans)):
+                continue  # looked up, or the output's pattern inside of a reduction
+            fans[x.name] = s.fan[x.level_vars.index(v)]
+        least = min(fans.values(), default=0.0)
+        for name, fan in fans.items():
+            if fan >= GALLOP * max(least, 1.0) and fan > least:
+                directive = Gallop(name, v)
+                try:
+                    directives.apply((Reorder(order), directive), a)
+                except ScheduleError:
+                    continue  # its coordinates do not ascend
+                yield directive
 
 
 def splits(a: Assignment, order: tuple[str, ...], vector: tuple[str, int, int] | None) -> bool:
@@ -129,8 +170,7 @@ def _scattered_rows(
     and how many entries ahead to ask for them.
     """
     assert best.vector is not None
-    stored = (*a.operands, *([a.pattern] if a.pattern else []))
-    sparse = {v for x in stored if not x.tied for v in x.sparse_vars}
+    sparse = {v for x in a.stored if not x.tied for v in x.sparse_vars}
     scattered = [a.output] if Nest(a, best.order).first_reduction < len(a.output.vars) else []
     for x in (*a.operands, *scattered):
         names = x.level_vars

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an assignment allows: which variable can be a vector loop, or be held in registers."""
+"""What an assignment allows: which variable can be a vector loop or be held in registers, and what
+a loop walks.
+"""
 
 from __future__ import annotations
 
 import math
 
-from jsparse.ir.index import Assignment
+from jsparse.ir.index import Access, Assignment
+from jsparse.levels import Level
 
 
 def not_vectorizable(
@@ -55,6 +58,18 @@ def not_held(a: Assignment, var: str) -> str | None:
     if any(var in x.sparse_vars or x.vars.count(var) > 1 for x in a.operands):
         return f"{var} must index dense levels only, once in each operand"
     return None
+
+
+def walked_level(x: Access, v: str, order: tuple[str, ...]) -> Level | None:
+    """The level of an access whose entries the loop over `v` visits; None if it has no such level:
+    it lacks `v`, stores every coordinate, or is searched there, for levels above are bound later.
+    """
+    if v not in x.level_vars:
+        return None
+    n = x.level_vars.index(v)
+    level = x.format.levels[n]
+    above = max((order.index(u) for u in x.level_vars[:n]), default=-1)
+    return None if level.full or above > order.index(v) else level
 
 
 def are_rows(a: Assignment, names: tuple[str, ...], vector: str) -> bool:

@@ -47,7 +47,7 @@ def storage(
     own = estimate(a.pattern, extents, guess(a, extents, nse)) if a.pattern is not None else None
     best: tuple[float, tuple[str, ...], dict[int, tuple[int, ...]]] | None = None
     cheapest = CONVERT * min(nse[n] for n in sparse)
-    accesses = [*a.operands, *([a.pattern] if a.pattern else [])]
+    accesses = list(a.stored)
     as_stored = topological((), moving, precedence(accesses))
     every = itertools.chain(as_stored, itertools.permutations(moving))
     for order in itertools.islice(every, MAX_ORDERS):
