@@ -1,19 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fibers visited together: intersections in which one side is much longer than the other."""
+"""Fibers visited together: sums and products whose outermost loop is cut into chunks, and
+intersections in which one side is much longer than the other.
+"""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import Array, assert_same, pack, seed
+from cases import Array, assert_same, pack, seed, some_slow
 
 import jsparse as js
+from jsparse import pipeline
 from jsparse.errors import ScheduleError
+from jsparse.ir import interpret
 from jsparse.ir.index import parse_assignment
+from jsparse.lower import chunks
 from jsparse.schedule import auto, directives
 from jsparse.schedule.directives import parse_schedule, show
 
@@ -117,6 +124,123 @@ def test_gradients_and_batches_of_skewed_intersections() -> None:
     scales = jnp.arange(3.0)
     got = jax.vmap(lambda s: js.einsum("ij,ij->i", a.with_data(a.data * s), b))(scales)
     assert_same(got, np.asarray(scales)[:, None] * (x * y).sum(1))
+
+
+# ------------------------------------------------------------------- chunks
+@pytest.fixture
+def many_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels whose chunks have a few entries each."""
+    monkeypatch.setattr(chunks, "GRAIN", 8)
+    for cache in (pipeline.lower, pipeline.text):
+        cache.cache_clear()
+    yield
+    for cache in (pipeline.lower, pipeline.text):
+        cache.cache_clear()
+
+
+PAIRS = [("dcsr", "dcsr"), ("coo", "coo"), ("dcsr", "coo"), ("dcsc", "dcsc"), ("csr", "dcsr")]
+PAIRS += [("dcsr", "csr"), ("dcsr/int64", "coo/int64")]
+CUBES = [("csf", "csf"), ("coo", "coo"), ("csf", "coo"), ("compressed,dense,compressed", "csf")]
+FUNCTIONS: dict[str, Any] = {
+    "A + B": lambda a, b: a + b,
+    "A - B": lambda a, b: a - b,
+    "A * B": lambda a, b: a * b,
+}
+APART = {  # rows of the two operands that have entries
+    "everywhere": (slice(None), slice(None)),
+    "one after the other": (slice(None, 20), slice(20, None)),
+    "in the middle": (slice(None), slice(18, 22)),
+    "in one row": (slice(11, 12), slice(None)),
+    "nowhere": (slice(0, 0), slice(None)),
+}
+
+
+@pytest.mark.parametrize("where", some_slow(list(APART), ("everywhere", "one after the other")))
+@pytest.mark.parametrize("formats", [*PAIRS, *CUBES], ids="*".join)
+def test_chunks_of_fibers_that_are_visited_together(
+    formats: tuple[str, str], where: str, many_chunks: None
+) -> None:
+    rng = seed("chunks", formats, where)
+    shape = (41, 23) if formats in PAIRS else (41, 6, 7)
+    dense = [np.zeros(shape), np.zeros(shape)]
+    for x, rows in zip(dense, APART[where], strict=True):
+        x[rows] = filled(rng, x[rows].shape, 0.2, "float64")
+    (x, y), (a, b) = dense, (made(x, f) for x, f in zip(dense, formats, strict=True))
+    names = "ijk"[: len(shape)]
+    for name, f in FUNCTIONS.items():
+        want = f(x, y)
+        got = f(a, b)
+        assert_same(got, want)
+        assert not got.format.is_dense
+        assert_same(f(a.freeze(), b.freeze()), want)
+        if name == "A + B":
+            assert_same(jax.jit(lambda a, b: js.add(a, b, nse=1500))(a, b), want)
+    for out in (names, names[0], names[-1], ""):
+        want = np.einsum(f"{names},{names}->{out}", x, y)
+        assert_same(js.einsum(f"{names},{names}->{out}", a, b), want)
+    like = jax.jit(lambda a, b: js.einsum(f"{names}->{names}", a, like=b))
+    assert_same(like(a, b), np.where(y != 0, x, 0))
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (4, 0), (1, 90), (90, 1)], ids=str)
+@pytest.mark.parametrize("format", ["dcsr", "coo"])
+def test_chunks_of_thin_matrices(format: str, shape: tuple[int, int], many_chunks: None) -> None:
+    rng = seed("thin", format, shape)
+    x, y, z = (filled(rng, shape, 0.5, "float32") for _ in range(3))
+    a, b, c = (made(v, format) for v in (x, y, z))
+    for f in FUNCTIONS.values():
+        assert_same(f(a, b), f(x, y))
+    assert_same(a + b + c, x + y + z)
+    assert_same(js.einsum("ij,ij,ij->ij", a, b, c), x * y * z)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_dtypes_of_chunks(dtype: str, many_chunks: None) -> None:
+    rng = seed("chunk dtypes", dtype)
+    x, y = (filled(rng, (43, 29), 0.3, dtype) for _ in range(2))
+    a, b = made(x, "dcsr"), made(y, "coo")
+    wide = dtype == "bool" or dtype.startswith("complex")
+    left, right = (v if wide else v.astype(np.float64) for v in (x, y))
+    assert_same(a + b, (left + right).astype(x.dtype))
+    assert_same(a * b, (left * right).astype(x.dtype))
+
+
+def test_chunks_of_vectors(many_chunks: None) -> None:
+    rng = seed("vectors")
+    x, y = (filled(rng, (700,), 0.2, "float64") for _ in range(2))
+    a, b = made(x, "coo"), made(y, "coo")
+    assert_same(a + b, x + y)
+    assert_same(a * b, x * y)
+    assert_same(js.einsum("i,i->", a, b), np.float64(x @ y))
+
+
+def test_sums_of_long_columns_are_added_in_parts() -> None:
+    """A union that is the outermost loop and a reduction."""
+    n = 400_000
+    rng = seed("columns")
+    at = [np.sort(rng.choice(n, 200_000, replace=False)) for _ in range(2)]
+    a, b = (js.coo(jnp.ones(k.size), (k, k % 3), (n, 3)).to("dcsr") for k in at)
+    want = sum(np.bincount(k % 3, minlength=3).astype(float) for k in at)
+    assert_same(js.add(a, b).sum(0), want)
+    assert_same(jax.jit(lambda a, b: js.add(a, b, nse=n).sum(0))(a, b), want)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 50])
+def test_shares_are_even(count: int) -> None:
+    """Coordinates are cut so that all fibers together have about the same number of entries."""
+    rng = seed("shares", count)
+    extent = 10_000
+    one = np.sort(rng.choice(3000, 2000, replace=False))
+    two = np.sort(5000 + rng.choice(5000, 4000, replace=False))
+    pos = np.concatenate([[0], np.cumsum(rng.integers(1, 9, two.size))])
+    fibers = (one, 0, 0, one.size, two, pos, 0, two.size)
+    cuts = [interpret._HELPERS["share"](k, count, extent, *fibers) for k in range(count + 1)]
+    assert cuts[0] == 0 and cuts[-1] == extent and cuts == sorted(cuts)
+    weights = np.zeros(extent)
+    weights[one] += 1
+    weights[two] += 1 + np.diff(pos)
+    shares = [weights[a:b].sum() for a, b in itertools.pairwise(cuts)]
+    assert max(shares) - min(shares) <= 2 * weights.max()
 
 
 # ----------------------------------------------------------------- the directive

@@ -628,6 +628,15 @@ def print_bits() -> None:
     d = js.csr(m.data, m.indices[::-1], m.indptr, m.shape).to("csr")
     runs = [(call[0], functools.partial(js.einsum, *call)) for call in calls]
     runs += [("A + B", lambda: a + d), ("A * B", lambda: a * d)]
+    for f in ("dcsr", "coo"):
+        left, right = a.to(f), d.to(f)
+        runs += [(f"{f} +", functools.partial(js.add, left, right))]
+        runs += [(f"{f} *", functools.partial(js.multiply, left, right))]
+        runs += [(f"{f} sum", functools.partial(js.einsum, "ij,ij->", left, right))]
+    at = np.unique(rng.integers(0, 40**3, (2, 30_000)), axis=1)
+    cubes = [js.csf(jnp.ones(k.size), np.unravel_index(k, (40, 40, 40)), (40,) * 3) for k in at]
+    runs += [("csf +", functools.partial(js.add, *cubes))]
+    runs += [("csf *", functools.partial(js.multiply, *cubes))]
     for name, run in runs:
         once, twice = (jax.tree.leaves(run()) for _ in range(2))
         bits = [hashlib.sha256(np.asarray(x).tobytes()).hexdigest()[:16] for x in once]

@@ -123,6 +123,38 @@ static inline int64_t js_even(int64_t lo, int64_t hi, int64_t k, int64_t chunks)
   return lo + (int64_t)((double)(hi - lo) * (double)k / (double)chunks);
 }
 
+// Entries of fibers with coordinates below v, and those below them.  A fiber is (crd, pos, lo, hi); pos is an integer
+// where no level below has any.
+template <typename I>
+static inline int64_t js_below(const I* pos, int64_t lo, int64_t p) {
+  return pos[p] - pos[lo];
+}
+static inline int64_t js_below(int64_t, int64_t, int64_t) { return 0; }
+static inline int64_t js_before(int64_t) { return 0; }
+template <typename I, typename P, typename... Rest>
+static inline int64_t js_before(int64_t v, const I* crd, P pos, int64_t lo, int64_t hi, Rest... rest) {
+  const int64_t p = js_lower_bound(crd, lo, hi, v);
+  return p - lo + js_below(pos, lo, p) + js_before(v, rest...);
+}
+
+// Start of chunk k of `chunks` of the coordinates [0, extent), each with about as many entries of all fibers.
+template <typename... Fibers>
+static JS_ONCE int64_t js_share(int64_t k, int64_t chunks, int64_t extent, Fibers... fibers) {
+  if (k <= 0) return 0;
+  if (k >= chunks) return extent;
+  const int64_t want = (int64_t)((double)js_before(extent, fibers...) * (double)k / (double)chunks);
+  int64_t a = 0, b = extent;
+  while (a < b) {
+    const int64_t mid = a + (b - a) / 2;
+    if (js_before(mid, fibers...) < want) {
+      a = mid + 1;
+    } else {
+      b = mid;
+    }
+  }
+  return a;
+}
+
 // p, or the next position after it that starts a group of equal coordinates in [lo, hi).
 template <typename I>
 static inline int64_t js_group_start(const I* crd, int64_t p, int64_t lo, int64_t hi) {

@@ -18,6 +18,7 @@ HELPERS = {  # helper -> header of csrc/cpu that defines it
     "gallop": "search.h",
     "balance": "search.h",
     "even": "search.h",
+    "share": "search.h",
     "group_start": "search.h",
     "prefetch": "memory.h",
     "fill_zero": "memory.h",

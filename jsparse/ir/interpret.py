@@ -297,6 +297,26 @@ def _even(lo: int, hi: int, k: int, chunks: int) -> int:
     return lo if k <= 0 else hi if k >= chunks else lo + int((hi - lo) * k / chunks)
 
 
+def _share(k: int, chunks: int, extent: int, *fibers: Any) -> int:
+    if k <= 0 or k >= chunks:
+        return 0 if k <= 0 else extent
+    groups = [fibers[n : n + 4] for n in range(0, len(fibers), 4)]
+
+    def before(v: int) -> int:
+        total = 0
+        for crd, pos, lo, hi in groups:
+            p = _lower_bound(crd, lo, hi, v)
+            total += p - lo + (int(pos[p]) - int(pos[lo]) if isinstance(pos, np.ndarray) else 0)
+        return total
+
+    want = int(before(extent) * k / chunks)
+    a, b = 0, extent
+    while a < b:
+        mid = (a + b) // 2
+        a, b = (mid + 1, b) if before(mid) < want else (a, mid)
+    return a
+
+
 def _group_start(crd: Array, p: int, lo: int, hi: int) -> int:
     while lo < p < hi and crd[p] == crd[p - 1]:
         p += 1
@@ -333,6 +353,7 @@ _HELPERS: dict[str, Callable[..., Any]] = {
     "gallop": _lower_bound,
     "balance": _balance,
     "even": _even,
+    "share": _share,
     "group_start": _group_start,
     "prefetch": lambda x, at, n: None,
     "fill_zero": _fill_zero,

@@ -134,6 +134,7 @@ class Merge(Walk):
         loop: Callable[[Expr, Expr], Stmt],
         driver: Cursor | None,
         cursors: Cursors,
+        together: tuple[Cursor, ...] = (),
     ) -> Stmt:
         if d or not self.first_reduction:
             return loop(lo, hi)
@@ -145,6 +146,7 @@ class Merge(Walk):
         chunks = Load(self.starts, ZERO) if self.packer.arrays else None
         cut = Cut(
             *(self.order[0], self.order[1:], driver, cursors, self.extents, tensors, parts),
+            together=together,
             limit=MOST_CHUNKS,
             given=chunks,
         )
@@ -358,7 +360,7 @@ def head_of(binding: Binding, checked: set[int]) -> list[Stmt]:
     return head
 
 
-def _sort(a: Assignment, order: tuple[str, ...], count: bool) -> Kernel:
+def _sort(a: Assignment, count: bool) -> Kernel:
     binding = bind(a)
     dims = binding.dims
     out = output_buffers(a)
@@ -389,9 +391,9 @@ def merge_of(
     terms = tuple(t.factors for t in a.terms)
     packer = Packer(a, dims, arrays, values, fits=True)
     walk = kind(order, terms, dict(dims), a, binding, packer, starts)
+    walk.galloped = nest.galloped
     if values is not None:
         walk.products = Products(order, terms, dict(dims), nest, binding)
-    walk.galloped = nest.galloped
     return walk
 
 

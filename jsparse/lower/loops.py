@@ -149,6 +149,7 @@ class Einsum(Running, Registers, Vectors):
         loop: Callable[[Expr, Expr], Stmt],
         driver: Cursor | None,
         cursors: Cursors,
+        together: tuple[Cursor, ...] = (),
     ) -> Stmt:
         name = self.nest.parallel
         if d == 0 and self.running is not None:
@@ -161,7 +162,7 @@ class Einsum(Running, Registers, Vectors):
         if driver is None:
             self.checked |= {t.number for t in tensors if starts_with(t, name)}
         most = ROWS_PER_THREAD if head else CHUNKS_PER_THREAD
-        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors, most)
+        cut = Cut(name, self.order[1:], driver, cursors, self.extents, tensors, most, together)
         if not self.nest.parts:
             return cut.parallel(lo, hi, lambda a, b: block(*head, loop(a, b)))
         head += parts.begin(self.target, self.result, Var("chunk"), self.adds)

@@ -168,16 +168,12 @@ class Walk:
     # ------------------------------------------------------- the kinds of loop
     def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         v = Var(self.order[d])
-        head, go_on = self.follow(its, cursors, v)
-        body = go_on(lambda cs: self.visit(d + 1, cs, {**env, v.name: v}))
-        return self.interval(
-            d,
-            ZERO,
-            self.extents[v.name],
-            lambda a, b: block(*head, For(v, a, b, body)),
-            None,
-            cursors,
-        )
+        body = self.follow(its, cursors, v, lambda cs: self.visit(d + 1, cs, {**env, v.name: v}))
+
+        def loop(a: Expr, b: Expr) -> Stmt:
+            return block(*self.begin(its, v, a, b), For(v, a, b, body))
+
+        return self.interval(d, ZERO, self.extents[v.name], loop, None, cursors)
 
     def interval(
         self,
@@ -187,38 +183,41 @@ class Walk:
         loop: Callable[[Expr, Expr], Stmt],
         driver: Cursor | None,
         cursors: Cursors,
+        together: tuple[Cursor, ...] = (),
     ) -> Stmt:
         """`loop` over [lo, hi): values of the variable, or positions of `driver`.  A subclass may
-        run it in parts.
+        run it in parts.  `together`: iterators which visit just the values that they store.
         """
         return loop(lo, hi)
 
     def driven(self, d: int, n: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         c = its[n]
         v, p, end = Var(self.order[d]), Var(c.position), Var(c.position + "_end")
-        lo, hi = c.bounds()
         others = {m: o for m, o in its.items() if m != n}
         if not c.next_level.ordered:  # its coordinates jump: the others are searched, below
             others = {}
-        head, go_on = self.follow(others, cursors, v)
-        inner = {**env, v.name: v}
-        if not c.grouped:
-            body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p)}, inner))
-            step = block(Decl(v, c.coordinate(p)), *self.ahead(d, c, p, cursors), body)
-            return self.interval(
-                d, lo, hi, lambda a, b: block(*head, For(p, a, b, step)), c, cursors
-            )
-        group = Var(c.position + "_group")
-        body = go_on(lambda cs: self.visit(d + 1, {**cs, n: c.down(p, group)}, inner))
-        loop = self.groups(p, group, end, v, c, body)
-        return self.interval(
-            d,
-            lo,
-            hi,
-            lambda a, b: block(*head, Decl(p, a, mutable=True), Decl(end, b), loop),
-            c,
-            cursors,
+        group = Var(c.position + "_group") if c.grouped else None
+        below, inner = c.down(p, group), {**env, v.name: v}
+        body = self.follow(
+            others, cursors, v, lambda cs: self.visit(d + 1, {**cs, n: below}, inner)
         )
+        if group is None:
+            step = block(Decl(v, c.coordinate(p)), *self.ahead(d, c, p, cursors), body)
+        else:
+            step = self.groups(p, group, end, v, c, body)
+
+        def loop(a: Expr, b: Expr) -> Stmt:
+            if group is None:
+                return For(p, a, b, step)
+            return block(Decl(p, a, mutable=True), Decl(end, b), step)
+
+        def part(a: Expr, b: Expr) -> Stmt:
+            return block(*self.begin(others, v, a, b), loop(*self.span(c, v, a, b)))
+
+        if others:
+            both = (c, *others.values())
+            return self.interval(d, ZERO, self.extents[v.name], part, None, cursors, both)
+        return self.interval(d, *c.bounds(), loop, c, cursors)
 
     def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
         """What to do early for entries after position `p` of the driver `c`; nothing here."""
@@ -239,23 +238,29 @@ class Walk:
             ),
         )
 
-    def follow(
-        self, its: Cursors, cursors: Cursors, v: Var
-    ) -> tuple[list[Stmt], Callable[[Callable[[Cursors], Stmt]], Stmt]]:
-        """Statements before the loop, and a wrapper of its body, that move the iterators `its` up
-        to `v`.
-        """
+    def begin(self, its: Cursors, v: Var, a: Expr, b: Expr) -> list[Stmt]:
+        """The positions of the iterators `its` before a loop over the values [a, b) of `v`."""
         head: list[Stmt] = []
         for c in its.values():
-            lo, hi = c.bounds()
             if not c.next_level.ordered or (not c.next_level.unique and not c.grouped):
                 raise InternalError(f"{c.access} is co-iterated but not ordered and unique")
+            lo, hi = self.span(c, v, a, b)
             head += [Decl(Var(c.position), lo, mutable=True), Decl(Var(c.position + "_end"), hi)]
+        return head
 
-        def wrap(body: Callable[[Cursors], Stmt]) -> Stmt:
-            return self._advance(list(its), dict(cursors), v, body)
+    def span(self, c: Cursor, v: Var, a: Expr, b: Expr) -> tuple[Expr, Expr]:
+        """The positions in the fiber of `c` whose coordinates lie in [a, b)."""
+        lo, hi = c.bounds()
+        s = c.storage[c.level]
+        first = lo if a == ZERO else Call("lower_bound", (s["crd"], lo, hi, a))
+        last = hi if b == self.extents[v.name] else Call("lower_bound", (s["crd"], lo, hi, b))
+        return first, last
 
-        return head, wrap
+    def follow(
+        self, its: Cursors, cursors: Cursors, v: Var, body: Callable[[Cursors], Stmt]
+    ) -> Stmt:
+        """The body of a loop, with the iterators `its` moved up to `v`."""
+        return self._advance(list(its), dict(cursors), v, body)
 
     def _advance(
         self, todo: list[int], cursors: Cursors, v: Var, body: Callable[[Cursors], Stmt]
@@ -265,16 +270,16 @@ class Walk:
         n, *rest = todo
         c = cursors[n]
         q, end, group = Var(c.position), Var(c.position + "_end"), Var(c.position + "_group")
-        step = While(
+        step: Stmt = While(
             Bin("and", Bin("<", q, end), Bin("<", c.coordinate(q), v)), Assign(q, add(q, ONE))
         )
+        if self.gallops(c):
+            step = Assign(q, Call("gallop", (c.storage[c.level]["crd"], q, end, v)))
         here = Bin("==", c.coordinate(q), v)
         members = c.grouped
 
         def grouping(present: Expr | None) -> list[Stmt]:
             if not members:
-        if self.gallops(c):
-            step = Assign(q, Call("gallop", (c.storage[c.level]["crd"], q, end, v)))
                 return []
             more = both(present, Bin("<", group, end), Bin("==", c.coordinate(group), v))
             assert more is not None
@@ -294,7 +299,6 @@ class Walk:
 
     def union(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         v = Var(self.order[d])
-        head, _ = self.follow(its, cursors, v)
         self.guarded()
         any_left: Expr | None = None
         least: Expr = LAST
@@ -320,7 +324,17 @@ class Walk:
         assert any_left is not None
         body = self.visit(d + 1, below, {**env, v.name: v})
         loop = While(any_left, block(Decl(v, least), *flags, block_scope(body), *moves))
-        return block(*head, loop)
+        return self.merged(d, its, cursors, loop)
+
+    def merged(self, d: int, its: Cursors, cursors: Cursors, loop: Stmt) -> Stmt:
+        """`loop`, which visits what the iterators `its` store, each from where it starts."""
+        v = Var(self.order[d])
+
+        def part(a: Expr, b: Expr) -> Stmt:
+            return block(*self.begin(its, v, a, b), loop)
+
+        extent = self.extents[v.name]
+        return self.interval(d, ZERO, extent, part, None, cursors, tuple(its.values()))
 
     def zips(self, d: int, its: Cursors) -> bool:
         """Whether the iterators of loop `d` are merged as two sorted lists."""
@@ -353,16 +367,15 @@ class Walk:
     def intersection(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         v = Var(self.order[d])
         self.guarded()
-        head, _ = self.follow(its, cursors, v)
         left, decls, here, steps = self.heads(its, v)
         below = {**cursors, **{n: c.down(Var(c.position)) for n, c in its.items()}}
         body = self.visit(d + 1, below, {**env, v.name: v})
         both_here = Bin("==", *(s.var for s in decls[:2]))  # type: ignore[union-attr]
-        return block(*head, While(left, block(*decls, If(both_here, body), *steps)))
+        loop = While(left, block(*decls, If(both_here, body), *steps))
+        return self.merged(d, its, cursors, loop)
 
     def union2(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         v = Var(self.order[d])
-        head, _ = self.follow(its, cursors, v)
         self.guarded()
         left, decls, here, steps = self.heads(its, v)
         below = dict(cursors)
@@ -382,7 +395,7 @@ class Walk:
             if any(self.present(t, below) != ABSENT for t in self.terms):
                 body = block(Decl(v, c.coordinate(p)), self.visit(d + 1, below, inner))
                 loops.append(For(p, Var(c.position), Var(c.position + "_end"), body))
-        return block(*head, *loops)
+        return self.merged(d, its, cursors, block(*loops))
 
     def present(self, term: tuple[int, ...], cursors: Cursors) -> Expr | None:
         """Whether every factor of a term has an entry here; None for 'always', ABSENT for never."""

@@ -427,7 +427,7 @@ def parse_schedule(text: str) -> Schedule:
             if kind is Reorder:
                 out.append(Reorder(tuple(words)))
             elif kind in (Locate, Gallop) and len(words) == 2:
-                out.append(kind(*words))  # type: ignore[arg-type]
+                out.append(kind(*words))
             elif len(words) != len(names):
                 raise ValueError
             else:
