@@ -49,6 +49,8 @@ def count_and_fill(
         flat, counts = [*flat, starts], starts
         a = trusted(a)
     elif capacity is None:
+        capacity = rearranged_size(a, flat)
+    if work != "merge" and capacity is None:
         (counts,) = call(*flat, work=work, assignment=a, count=True, capacity=none)
     if capacity is None:
         capacity = tuple(int(c) for c in np.asarray(counts)[-len(none) :])
@@ -60,6 +62,24 @@ def trusted(a: Assignment) -> Assignment:
     """The assignment whose sparse operands are known to be good."""
     operands = tuple(x if x.format.is_dense else replace(x, trusted=True) for x in a.operands)
     return replace(a, operands=operands)
+
+
+def rearranged_size(a: Assignment, flat: Arrays) -> tuple[int, ...] | None:
+    """The entries of each group where the concrete entries of the only operand move and none
+    become one; None where that must be counted.
+    """
+    source, target = a.operands[0].format, a.output.format
+    merges = target.levels[target.sparse_levels[-1]].unique and not source.canonical
+    if merges or source.dense_tail or len(assemble.groups(a)) > 1:
+        return None
+    names = source.array_names()
+    at, level = max(
+        [(n, at) for n, (at, role) in enumerate(names) if role == "pos"], default=(0, -1)
+    )
+    if level < 0 or not all(x.full for x in source.levels[:level]):
+        return None  # behind its fibers in use `pos` may say anything
+    n, most = int(np.asarray(flat[at])[-1]), flat[names.index((level, "crd"))].shape[0]
+    return (n,) if 0 <= n <= most else None
 
 
 def _indices(a: Assignment, flat: Arrays) -> list[Any]:

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fibers visited together: sums and products whose outermost loop is cut into chunks, and
-intersections in which one side is much longer than the other.
+intersections in which one side is much longer than the other.  And conversions.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -289,3 +290,34 @@ def test_only_ascending_unique_coordinates_are_searched(flags: str) -> None:
     a = parse_assignment(f"Y[i]:dense:int32 = A[i,j]:{f}:int32 * B[i,j]:csr:int32")
     found = "gallop(A,j)" in show(auto.plan(a, (100, 600), (51200, 800)).schedule)
     assert found == (not flags)
+
+
+# ---------------------------------------------------------------- conversions
+@pytest.mark.parametrize("columns", [1, 3, 2000, 70_000])
+@pytest.mark.parametrize("source", ["csr", "csc", "coo", "csr/int64"])
+def test_conversions_are_stable_and_exact(source: str, columns: int) -> None:
+    """Entries that only move are not counted first; coordinates of several digits sort."""
+    rng = seed("convert", source, columns)
+    at = np.unique(rng.integers(0, 300 * columns, 900))
+    coords = np.array(np.unravel_index(at, (300, columns)))
+    values = rng.standard_normal(at.size)
+    a = pack(coords, values, (300, columns), source)
+    for target in ("csr", "csc", "coo", "dcsr"):
+        got = a.to(target)
+        assert got.nse == at.size
+        dense = got.to_scipy().tocoo()
+        back = np.lexsort((dense.col, dense.row))
+        np.testing.assert_array_equal(np.array([dense.row, dense.col])[:, back], coords)
+        np.testing.assert_array_equal(dense.data[back], values)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2, 50, 2**31 - 1])
+@pytest.mark.parametrize("target", ["csc", "coo"])
+def test_a_damaged_count_is_an_error(target: str, wrong: int) -> None:
+    x = filled(seed("damaged"), (6, 7), 0.5, "float32")
+    a = made(x, "csr")
+    pos = np.array(a.arrays[0])
+    pos[-1] = wrong
+    bad = replace(a, structure=(jnp.asarray(pos), *a.arrays[1:]))
+    with pytest.raises((jax.errors.JaxRuntimeError, ValueError), match="pos"):
+        jax.block_until_ready(jax.tree.leaves(bad.to(target)))
