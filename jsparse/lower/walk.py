@@ -13,6 +13,8 @@ kinds of loop:
 
 Two iterators of the innermost variable are merged without branches that depend on the data:
 `while both are left: v = min(a, b); …; p += a <= b; q += b <= a`, then what is left of either.
+A follower that the schedule says to `gallop` is searched from where it is instead.  A loop that is
+cut into chunks starts every iterator at its chunk by search.
 
 A cursor is *required* if nothing can be written where it has no entry: a factor of the only term,
 or the pattern of the output.  Otherwise it is *optional* and carries a flag `has`; below a
