@@ -23,7 +23,8 @@ enum js_fault_kind {
   JS_POS_NOT_MONOTONE = 2,  // pos[position] is `got`, must be in [pos[position - 1], limit]
   JS_OUT_OF_MEMORY = 3,     // a scratch of `got` bytes was refused
   JS_CAPACITY = 4,          // a sparse output needs `got` entries at `level`, its capacity is `limit`
-  JS_OFFSET = 5             // crd[position] of a relative level is `got`, must ascend and be in (-extent below, limit)
+  JS_OFFSET = 5,            // crd[position] of a relative level is `got`, must ascend and be in (-extent below, limit)
+  JS_FIBER = 6              // fiber `position` has `got` entries, its level stores `limit` in each
 };
 
 typedef struct js_fault {

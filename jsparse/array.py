@@ -184,7 +184,7 @@ class SparseArray:
         their places.  Static, also under `jit`.
         """
         f = self.format
-        return math.prod(self.data.shape[: 1 + f.relative]) * math.prod(f.block)
+        return math.prod(self.data.shape if f.block else self.data.shape[: 1 + f.relative])
 
     @property
     def arrays(self) -> tuple[Any, ...]:
@@ -340,9 +340,9 @@ def _entries(a: SparseArray) -> Any:
     for n, (level, mode) in enumerate(zip(f.levels, f.order, strict=True)):
         if (n, "pos") in by_name:
             positions = by_name[n, "pos"][positions]
-        elif level.full and n <= max(f.sparse_levels):
-            positions = positions * shape[mode]
-    return positions * math.prod(f.block)
+        elif n <= max(f.sparse_levels) or f.block:
+            positions = level.positions(positions, shape[mode], 0)
+    return positions
 
 
 # ------------------------------------------------------------------ validation

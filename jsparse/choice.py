@@ -193,7 +193,8 @@ def coordinates(a: SparseArray) -> list[np.ndarray]:
             counts = np.full(hi - lo, shape[mode])
             lo, hi = lo * shape[mode], hi * shape[mode]
         else:
-            counts = np.ones(hi - lo, np.int64)
+            counts = np.full(hi - lo, level.children)
+            lo, hi = level.positions(lo, 0, 0), level.positions(hi, 0, 0)
         at = {m: np.repeat(x, counts) for m, x in at.items()}
         if level.full:
             at[mode] = np.tile(np.arange(shape[mode]), counts.size)

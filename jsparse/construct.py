@@ -306,14 +306,17 @@ def fromdense(x: Any, format: Format | str = "csr", nse: int | None = None) -> S
     fmt = as_format(format, x.ndim)
     if fmt.is_dense:
         raise FormatError("fromdense: format 'dense' is the array itself")
-    if not fmt.appended:
-        return to(fromdense(x, nse=nse), format)
     if fmt.block:
         room = None if nse is None else -(-nse // math.prod(fmt.block))
         places = tuple(str(m) for m in range(fmt.split.ndim))
         stored = interleaved(places, fmt.block)
         parts = split_dense(x, fmt.block).transpose([stored.index(v) for v in places])
         return fromdense(parts, fmt.split, room).join(x.shape, fmt.block)
+    if not fmt.appended:
+        plain = fmt.appendable if fmt.appendable.appended else "csr"
+        if nse is None and traced(x) and plain != "csr":
+            nse = x.size  # that a fiber has too many is then said of the fiber
+        return to(fromdense(x, plain, nse), format)
     fmt = fmt.with_index(index_dtype(x.shape, 2**31 if fmt.index == "int64" else 0))
     names = letters(x.ndim)
     source = Access("A", names, parse_format("dense", x.ndim), str(x.dtype))

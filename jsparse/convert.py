@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from jsparse import blocks, choice, reblock
+from jsparse import blocks, choice, fitting, reblock
 from jsparse.array import Pattern, SparseArray, index_dtype
 from jsparse.assembly import count_and_fill, draft_and_pack, drafts, eager
 from jsparse.concrete import host, library, on_device, traced
@@ -155,6 +155,7 @@ def to(
 
     Raises:
       FormatError: whole diagonals that would take many times the room of the entries.
+      CapacityError: a fiber with more entries than `uniform` stores; stored zeros count.
       UnsupportedError: "auto" or diagonals for an array whose pattern is traced.
     """
     format = choice.chosen(a, use) if format == "auto" else format
@@ -175,6 +176,8 @@ def to(
     if not target.appended:
         if nse is not None:
             raise CapacityError(f"to: {target} has no capacity, got nse={nse}; leave it out")
+        if target.appendable.appended:
+            return fitting.fit(a, target, to)
         return _to_diagonals(a, target)
     tail = target.dense_tail
     same = a.format.order[a.ndim - a.format.dense_tail :] == target.order[a.ndim - tail :]

@@ -31,6 +31,8 @@ def toscipy(a: SparseArray) -> Any:
     block = a.format.block
     if block and (ragged(a.shape, block) or not str(a.format.tighten()).startswith("csr[")):
         return toscipy(to(a, a.format.whole))
+    if not block and a.format.appendable != a.format:
+        return toscipy(to(a, a.format.appendable))
     name = str(a.format.tighten().with_index("int32"))
     if block:
         pos, crd = (np.array(x) for x in a.arrays)

@@ -39,6 +39,11 @@ def assemble(
     bad = _damage(a, extents, flat)
     if count:
         return [_guard(x, bad, ()) for x in out]
+    if work == "fit":
+        words = "a fiber has {0} entries, expected at most {1} as in the format"
+        level = a.output.format.levels[a.output.format.sparse_levels[-1]]
+        most = jnp.max(jnp.diff(flat[-2]), initial=0)
+        return [_guard(x, bad, (most,), (level.children or 0,), words) for x in out]
     if work == "merge":
         counts = flat[-1][-len(capacity) :]  # the last starts are the totals
     else:
@@ -47,7 +52,16 @@ def assemble(
     return [_guard(x, bad, needed, capacity) for x in out]
 
 
-def _guard(y: Any, bad: Any, needed: tuple[Any, ...], capacity: tuple[int, ...] = ()) -> Any:
+TOO_FEW = "a sparse result needs {0} entries but its capacity is {1}; pass nse={0} or more"
+
+
+def _guard(
+    y: Any,
+    bad: Any,
+    needed: tuple[Any, ...],
+    capacity: tuple[int, ...] = (),
+    words: str = TOO_FEW,
+) -> Any:
     """`y`, once the host has seen that nothing is wrong."""
 
     def verdict(bad: Any, *needed: Any) -> Any:
@@ -57,10 +71,7 @@ def _guard(y: Any, bad: Any, needed: tuple[Any, ...], capacity: tuple[int, ...] 
             )
         for n, room in zip(needed, capacity, strict=True):
             if n > room:
-                raise CapacityError(
-                    f"a sparse result needs {int(n)} entries but its capacity is {room}; pass "
-                    f"nse={int(n)} or more"
-                )
+                raise CapacityError(words.format(int(n), room))
         return np.zeros((), np.int32)
 
     shape = jax.ShapeDtypeStruct((), np.int32)
@@ -105,6 +116,8 @@ def _is_damaged(access: Access, part: dict[tuple[int, str], Any], extent: dict[s
             bad |= (pos[0] != 0) | jnp.any((pos[1:] < pos[:-1]) & used)
             end = pos[jnp.clip(end, 0, pos.shape[0] - 1)]
             bad |= end > crd.shape[0]
+        else:
+            end = level.positions(end, 0, 0)
         inside = (crd >= 0) & (crd < extent[v])
         bad |= jnp.any(~inside & (jnp.arange(crd.shape[0]) < end))
     return bad

@@ -10,13 +10,16 @@ index arrays.  It prints as text that parses back:
     dense,compressed(-u)                  csr that may hold a coordinate twice
     dense,dense,compressed@0,2,1/int64    three modes, the last two exchanged, 64-bit index arrays
     dia                                   diagonal,dense@1,0: columns relative to dense rows
+    dense,uniform(8)                      ell: eight entries in every row
     csr[4,4]                              csr of dense 4 x 4 blocks
+    dense[1,2:4]                          2 entries in every 4 consecutive columns of a row
 
 A format may *split* modes: with a `block` of 4 for a mode of extent n, the mode is stored as an
 outer part of extent ceil(n / 4) and an inner part of extent 4.  Levels and order then describe the
 split array, whose modes are the outer parts followed by the inner parts of the split modes;
 the inner parts are dense levels, innermost.  csr[4,4] has the levels dense, compressed,
-dense(4), dense(4), and data of shape (blocks, 4, 4).
+dense(4), dense(4), and data of shape (blocks, 4, 4).  An inner part of extent 4 that stores 2
+coordinates only is written 2:4: dense[1,2:4] has the levels dense, dense, uniform(2:4).
 
 A level that is not `ordered` (-o) or not `unique` (-u) promises less; kernels that need the
 promise convert first.
@@ -25,12 +28,13 @@ promise convert first.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from jsparse.errors import FormatError
-from jsparse.levels import LEVELS, Compressed, Dense, Diagonal, Level, Singleton
+from jsparse.levels import LEVELS, Compressed, Dense, Diagonal, Level, Singleton, Uniform
 from jsparse.record import replace
 
 INDEX_DTYPES = ("int32", "int64")
@@ -90,6 +94,11 @@ class Format:
                 )
             if level.relative and not (level.ordered and level.unique):
                 raise FormatError(f"format: {level}: a {level.kind} level keeps both promises")
+            if not (level.appended or level.relative) and n != sparse[-1]:
+                raise FormatError(
+                    f"format: a {level.kind} level must be the last that stores coordinates, got "
+                    f"{','.join(str(x) for x in self.levels)}"
+                )
         if self.block:
             self._check_block()
 
@@ -101,7 +110,7 @@ class Format:
             raise FormatError(
                 f"format: block {self.block} does not fit the levels "
                 f"{','.join(str(level) for level in self.levels)}; expected a size from 1 up for "
-                f"each mode, and innermost a dense level of that size for each that is not 1"
+                f"each mode, and innermost a level of that extent for each that is not 1"
             )
         if sorted(inner) != list(range(outer, len(self.levels))) or self.is_dense:
             raise FormatError(
@@ -126,10 +135,27 @@ class Format:
         return replace(self, block=()) if self.block else self
 
     @property
-    def whole(self) -> Format:
-        """The format without blocks: the levels of the outer parts, for the modes themselves."""
+    def outer(self) -> Format:
+        """The format of the outer parts."""
         n = self.ndim
         return Format(self.levels[:n], self.order[:n], self.index) if self.block else self
+
+    @property
+    def whole(self) -> Format:
+        """The format without blocks: the levels of the outer parts, for the modes themselves; the
+        last one compressed if only inner parts store coordinates.
+        """
+        f = self.outer
+        if f.is_dense and self.block:
+            return replace(f, levels=(*f.levels[:-1], _COMPRESSED))
+        return f
+
+    @property
+    def appendable(self) -> Format:
+        """A format without blocks with levels for the same coordinates that can be built entry by
+        entry, as far as there are such levels.
+        """
+        return replace(self, levels=tuple(level.appendable for level in self.levels))
 
     @property
     def dense_tail(self) -> int:
@@ -285,17 +311,23 @@ def _text(f: Format) -> str:
 
 def _block_text(f: Format) -> str:
     """The outer parts' format followed by the block, the order where it is not the usual one."""
-    outer, sizes = f.whole.with_index("int32"), f"[{','.join(str(b) for b in f.block)}]"
+    outer, n = f.outer.with_index("int32"), f.ndim
+    split = [m for m, b in enumerate(f.block) if b != 1]
+    pairs = zip(f.order[n:], f.levels[n:], strict=True)
+    parts: dict[int, Level] = {split[m - n]: level for m, level in pairs}
+    texts = [parts[m].part + parts[m].flags if m in parts else "1" for m in range(n)]
     body, _, order = str(outer).partition("@")
-    if f.split.with_index("int32") != blocked(outer, f.block).split:
+    if f.split.with_index("int32") != blocked(outer, f.block, parts).split:
         body = ",".join(str(level) for level in outer.levels)
         order = ",".join(str(m) for m in f.order)
-    return body + sizes + ("@" + order if order else "")
+    return f"{body}[{','.join(texts)}]" + ("@" + order if order else "")
 
 
-def blocked(outer: Format, block: tuple[int, ...]) -> Format:
-    """`outer` with its modes split: below each of its positions a dense block, whose modes are in
-    the order of the outer ones.
+def blocked(
+    outer: Format, block: tuple[int, ...], parts: Mapping[int, Level] | None = None
+) -> Format:
+    """`outer` with its modes split: below each of its positions a block, whose modes are in the
+    order of the outer ones, stored as dense levels, or those of `parts` by mode.
 
     Raises `FormatError` if the block does not have a size from 1 up for each mode.
     """
@@ -305,13 +337,15 @@ def blocked(outer: Format, block: tuple[int, ...]) -> Format:
         return outer
     split = [m for m, b in enumerate(block) if b != 1]
     inner = [m for m in outer.order if block[m] != 1]
-    levels = (*outer.levels, *(Dense(size=block[m]) for m in inner))
+    known = parts or {}
+    levels = (*outer.levels, *(known.get(m, Dense(size=block[m])) for m in inner))
     order = (*outer.order, *(outer.ndim + split.index(m) for m in inner))
     return Format(levels, order, outer.index, block)
 
 
-_LEVEL = re.compile(r"([a-z]+)(?:\((\d+)\))?(?:\(-([ou]+)\))?$")
-_BLOCK = re.compile(r"([^\[]+)\[([\d,]+)\](@[\d,]+)?$")
+_LEVEL = re.compile(r"([a-z]+)(?:\((\d+)(?::(\d+))?\))?(?:\(-([ou]+)\))?$")
+_BLOCK = re.compile(r"([^\[]+)\[([\d:,(\-ou)]+)\](@[\d,]+)?$")
+_PART = re.compile(r"(?:(\d+):)?(\d+)(?:\(-([ou]+)\))?$")
 
 
 @cache
@@ -353,10 +387,11 @@ def parse_format(text: str, ndim: int) -> Format:
                 f"no format or level {part!r}; formats: {', '.join(PRESETS)}; "
                 f"levels: {', '.join(LEVELS)}"
             )
-        flags = match[3] or ""
-        given: dict[str, Any] = {"ordered": "o" not in flags, "unique": "u" not in flags}
+        given = _promises(match[4])
         if match[2]:
             given["size"] = int(match[2])
+        if match[3]:
+            given["of"] = int(match[3])
         try:
             levels.append(LEVELS[match[1]](**given))
         except TypeError:
@@ -373,22 +408,33 @@ def parse_format(text: str, ndim: int) -> Format:
 def _parse_block(text: str, ndim: int) -> Format:
     """The format of `csr[4,4]`, or of levels with a block; the order may name the inner parts."""
     match = _BLOCK.match(text)
-    block = tuple(int(b) for b in match[2].split(",") if b) if match else ()
-    if match is None or len(block) != ndim or min(block) < 1:
+    found = [_PART.match(b) for b in match[2].split(",")] if match else []
+    block = tuple(int(b[2]) for b in found if b)
+    if match is None or len(found) != ndim or len(block) != ndim or min(block) < 1:
         raise FormatError(
             f"format {text!r}: expected a block with a size for each of {ndim} mode(s), "
             f"as in csr[4,4]"
         )
     order = match[3] or ""
+    parts: dict[int, Level] = {
+        m: Uniform(size=int(b[1]), of=int(b[2]), **_promises(b[3]))
+        for m, b in enumerate(found)
+        if b and b[1]
+    }
     if order.count(",") < ndim:
-        return blocked(parse_format(match[1] + order, ndim), block)
+        return blocked(parse_format(match[1] + order, ndim), block, parts)
     outer = parse_format(match[1], ndim)
     numbers = tuple(int(m) for m in order[1:].split(",") if m)
-    sizes = [b for b in block if b != 1]
-    if sorted(numbers) != list(range(ndim + len(sizes))):
+    split = [m for m, b in enumerate(block) if b != 1]
+    if sorted(numbers) != list(range(ndim + len(split))):
         raise FormatError(f"format {text!r}: expected an order of the outer and inner parts")
-    inner = tuple(Dense(size=sizes[m - ndim]) for m in numbers[ndim:] if m >= ndim)
+    modes = [split[m - ndim] for m in numbers[ndim:] if m >= ndim]
+    inner = tuple(parts.get(m, Dense(size=block[m])) for m in modes)
     return Format((*outer.levels, *inner), numbers, outer.index, block)
+
+
+def _promises(flags: str | None) -> dict[str, Any]:
+    return {"ordered": "o" not in (flags or ""), "unique": "u" not in (flags or "")}
 
 
 def as_format(f: Format | str, ndim: int) -> Format:

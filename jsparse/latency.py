@@ -75,6 +75,7 @@ def abstract(format: str, shape: tuple[int, ...], dtype: str, density: float) ->
             size = level.array_size(role, parents, nse)
             arrays.append(jax.ShapeDtypeStruct((size,), jnp.dtype(f.index)))
         parents = level.positions(parents, shape[mode], nse if n < f.ndim - tail else 1)
+        nse = parents if n == f.ndim - tail - 1 else nse
     data = jax.ShapeDtypeStruct(
         (nse, *(shape[m] for m in f.order[f.ndim - tail :])), jnp.dtype(dtype)
     )

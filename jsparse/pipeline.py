@@ -16,7 +16,7 @@ from jsparse.errors import JsparseError
 from jsparse.ir import verify
 from jsparse.ir.index import Access, Assignment, parse_assignment
 from jsparse.ir.loop import Kernel
-from jsparse.lower import assemble, draft
+from jsparse.lower import assemble, draft, fit
 from jsparse.lower import kernel as values
 from jsparse.record import record
 from jsparse.schedule import directives
@@ -27,8 +27,8 @@ from jsparse.schedule.directives import Schedule, parse_schedule
 class Spec:
     """A kernel to be: what it computes, and how.
 
-    `work`: "einsum" (values), "merge" or "sort" (patterns, see `lower.assemble`), or a step of
-    `lower.draft`; `count`: only count entries.  `batch`: for each batch axis, outermost first,
+    `work`: "einsum" (values), "merge" or "sort" (patterns, see `lower.assemble`), a step of
+    `lower.draft`, or "fit" (`lower.fit`); `count`: only count entries.  `batch`: for each batch axis, outermost first,
     which arguments have it in front (all results do).
     """
 
@@ -79,12 +79,14 @@ def lower(spec: Spec) -> Kernel:
     """Spec to loop IR: apply the schedule (legality), lower (loops), verify (variables, bounds of
     use).
     """
-    nest = directives.apply(spec.schedule, spec.assignment)
-    if spec.work == "einsum":
-        kernel = values.lower(nest)
+    if spec.work == "fit":
+        kernel = fit.lower(spec.assignment)
+    elif spec.work == "einsum":
+        kernel = values.lower(directives.apply(spec.schedule, spec.assignment))
     elif spec.work in draft.STEPS:
-        kernel = draft.lower(nest, spec.work)
+        kernel = draft.lower(directives.apply(spec.schedule, spec.assignment), spec.work)
     else:
+        nest = directives.apply(spec.schedule, spec.assignment)
         kernel = assemble.lower(nest, spec.work, spec.count)
     if config.get().verify:
         verify.check(kernel)

@@ -21,6 +21,7 @@ import numpy as np
 from jsparse.array import Pattern, SparseArray
 from jsparse.blocks import ragged, split_shape
 from jsparse.concrete import compact, host, interval, library, on_device, traced
+from jsparse.errors import CapacityError
 from jsparse.format import Format, parse_format
 from jsparse.record import replace
 
@@ -32,6 +33,12 @@ def to(a: SparseArray, target: Format, nse: int | None, convert: Convert) -> Spa
     are stored in blocks.
     """
     room = None if nse is None else -(-nse // math.prod(target.block))
+    if nse is not None and not target.appended:
+        raise CapacityError(f"to: {target} has no capacity, got nse={nse}; leave it out")
+    outer = target.ndim
+    dense = all(x.full for f in (a.format, target) for x in f.levels[outer:])
+    if a.format.block == target.block and not dense:
+        return convert(a.split(), target.split, nse=room).join(a.shape, target.block)
     if a.format.block == target.block:
         return _moved(a, target, room, convert)
     if a.pattern is not None:

@@ -184,7 +184,7 @@ def restored(
         )
         pattern, perm, _, inside = rearranged(base, short)
         slots = _slots(a, n)
-        if len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
+        if batch and len(pattern.arrays) != len(slots) - 1:  # other levels: `batch` would not fit
             continue
         lead = depth(batch, slots[0])
         values = taken(flat[slots[0]], perm, lead, inside=inside)

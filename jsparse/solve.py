@@ -78,7 +78,8 @@ def prepare(
     sparse = (
         wish.out_format is not None and not as_format(wish.out_format, len(problem.output)).is_dense
     )
-    unfit = (job.output.computed and not alike) or (sparse and job.output.format.is_dense)
+    closed = any(has_blocks(x) and not x.format.appended for x in ops)
+    unfit = (job.output.computed and (closed or not alike)) or (sparse and job.output.format.is_dense)
     if unfit and wish.like is None:
         ops = [unblocked(x) for x in ops]  # which blocks the result has is not known
         job = _split(problem, ops, wish, wish, replace(layout, sizes=()))
@@ -309,7 +310,7 @@ def _reordered(f: Format, order: tuple[int, ...]) -> Format:
     """The format with its levels storing the modes in another order."""
     head = f.ndim - f.dense_tail
     if head == 2 or f.levels[head - 1].branchless:
-        return Format(f.levels, order, f.index)
+        return Format(f.appendable.levels, order, f.index)
     return Format((*parse_format("csf", head).levels, *f.levels[head:]), order, f.index)
 
 

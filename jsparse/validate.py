@@ -46,8 +46,16 @@ def validate(
             starts = np.zeros(hi - lo + 1, bool)
             starts[fibers] = True
             starts = starts[:-1]
-        else:
+        elif level.branchless:
             starts = first
+        else:
+            children = level.children or 0
+            if crd.shape != (capacity * children,):
+                raise StructureError(
+                    f"{what}: crd has shape {crd.shape}, expected ({capacity * children},)"
+                )
+            lo, hi = lo * children, hi * children
+            starts = np.arange(hi - lo) % children == 0
         capacity = crd.shape[0]
         used = crd[lo:hi]
         bad = np.flatnonzero((used < 0) | (used >= shape[mode]))

@@ -130,6 +130,10 @@ ffi::Error FaultError(std::string_view key, std::string_view recipe, int32_t sta
       text += Where(fault, recipe) + "crd[" + position + "] is " + got + ", expected offsets that ascend, below " + limit +
               " and inside of the matrix" + kDamaged;
       return ffi::Error(ffi::ErrorCode::kOutOfRange, text);
+    case JS_FIBER:
+      text += Where(fault, recipe) + "fiber " + position + " has " + got + " entries, expected at most " + limit +
+              " as in the format; choose one with more";
+      return ffi::Error(ffi::ErrorCode::kOutOfRange, text);
     case JS_OUT_OF_MEMORY:
       text += "out of memory: a workspace of " + got + " bytes was refused";
       return ffi::Error(ffi::ErrorCode::kResourceExhausted, text);

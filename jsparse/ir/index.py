@@ -217,7 +217,7 @@ def operand_name(n: int) -> str:
     return letters[n] if n < len(letters) else f"A{n}_"
 
 
-_ACCESS = re.compile(r"(\w+)\[([\w,]*)\]:([^!:]*)(!{0,2}):(\w+)$")
+_ACCESS = re.compile(r"(\w+)\[([\w,]*)\]:([^!]*?)(!{0,2}):(\w+)$")
 
 
 def _parse_access(text: str) -> tuple[str, tuple[str, ...], str, str, str]:

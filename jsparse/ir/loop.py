@@ -293,6 +293,7 @@ Stmt = (
 )
 
 CRD_OUT_OF_RANGE, POS_NOT_MONOTONE, OUT_OF_MEMORY, CAPACITY, OFFSET = 1, 2, 3, 4, 5  # csrc/abi.h
+FIBER = 6
 
 
 @record

@@ -8,7 +8,12 @@ from jsparse.levels.dense import Dense
 from jsparse.levels.diagonal import Diagonal
 from jsparse.levels.level import Level, Storage, Tie
 from jsparse.levels.singleton import Singleton
+from jsparse.levels.uniform import Uniform
 
-LEVELS: dict[str, type[Level]] = {c.kind: c for c in (Dense, Compressed, Singleton, Diagonal)}
+_KINDS: tuple[type[Level], ...] = (Dense, Compressed, Singleton, Diagonal, Uniform)
+LEVELS: dict[str, type[Level]] = {c.kind: c for c in _KINDS}
 
-__all__ = ["LEVELS", "Compressed", "Dense", "Diagonal", "Level", "Singleton", "Storage", "Tie"]
+__all__ = [
+    *("LEVELS", "Compressed", "Dense", "Diagonal", "Level", "Singleton", "Storage", "Tie"),
+    "Uniform",
+]

@@ -25,6 +25,10 @@ class Dense(Level):
         return f"dense({self.size})" if self.size else "dense"
 
     @property
+    def part(self) -> str:
+        return str(self.size)
+
+    @property
     def fixed(self) -> int | None:
         return self.size or None
 

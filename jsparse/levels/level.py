@@ -71,8 +71,18 @@ class Level(ABC):
     arrays: ClassVar[tuple[str, ...]] = ()
 
     def __str__(self) -> str:
+        return self.kind + self.flags
+
+    @property
+    def flags(self) -> str:
+        """The text of the promises that it does not make."""
         flags = ("" if self.ordered else "o") + ("" if self.unique else "u")
-        return f"{self.kind}(-{flags})" if flags else self.kind
+        return f"(-{flags})" if flags else ""
+
+    @property
+    def part(self) -> str:
+        """The text of its numbers, if it has any: of an inner part of a split mode."""
+        return ""
 
     def keeps(self, other: Level) -> bool:
         """Whether storage of this level is also storage of `other`: the same kind, with as many
@@ -89,6 +99,16 @@ class Level(ABC):
     def fixed(self) -> int | None:
         """The extent that the level has in every array of its format, if the format says so."""
         return None
+
+    @property
+    def children(self) -> int | None:
+        """How many coordinates are stored below each position, if the format says so."""
+        return 1 if self.branchless else None
+
+    @property
+    def appendable(self) -> Level:
+        """A level for the same coordinates to which entries can be appended, if there is one."""
+        return self
 
     @abstractmethod
     def array_size(self, role: str, parents: int, nse: int) -> int:

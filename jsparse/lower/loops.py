@@ -282,7 +282,8 @@ class Einsum(Running, Registers, Vectors):
         few = math.prod(a.fixed[u] for u in names[1:-1])
         if n == OUTPUT:
             return (self.target if names[:1] == (v,) else None), few
-        return (self.binding.tensors[n].values if cursors[n].next_var == v else None), few
+        here = cursors[n].next_var == v and not cursors[n].level
+        return (self.binding.tensors[n].values if here else None), few
 
     # ---------------------------------------------------------------- values
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:

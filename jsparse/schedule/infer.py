@@ -99,10 +99,10 @@ def computed_format(
         if not a.format.is_dense and a.format.index == "int64":
             index = "int64"
     for a in operands:
-        own = a.format.appended and not a.format.is_dense
-        if own and set(a.vars) == set(output) and len(set(a.vars)) == len(a.vars):
+        own = a.format.appendable
+        if own.appended and not own.is_dense and set(a.vars) == set(output) and len(set(a.vars)) == len(a.vars):
             axes = tuple(a.vars.index(v) for v in output)
-            return a.format.transpose(axes).tighten().with_index(index)
+            return own.transpose(axes).tighten().with_index(index)
     ndim = len(output)
     if ndim == 2:
         rows = {v for a in operands for v in a.vars if v in a.sparse_vars and not a.format.is_dense}

@@ -58,7 +58,8 @@ def storage(
             wanted = stored_as(operands[n], order)
             if wanted != operands[n].format.order:
                 changed[n] = wanted
-                operands[n] = replace(operands[n], format=replace(operands[n].format, order=wanted))
+                moved = replace(operands[n].format.appendable, order=wanted)
+                operands[n] = replace(operands[n], format=moved)
                 rows = (
                     extents[operands[n].vars[wanted[0]]] if operands[n].format.levels[0].full else 0
                 )
@@ -143,7 +144,7 @@ def rearrangements(
         head = x.format.order[: x.format.ndim - x.format.dense_tail]
         for m in head[1:]:
             order = (m, *(k for k in x.format.order if k != m))
-            changed = replace(x.format.tighten(), order=order)
+            changed = replace(x.format.appendable.tighten(), order=order)
             if not x.format.levels[-1].branchless and len(head) > 2:
                 changed = replace(changed, levels=_compressed_levels(changed))
             operands = tuple(
