@@ -56,6 +56,8 @@ from jsparse.lower.vectors import Vectors
 from jsparse.lower.walk import block_scope
 from jsparse.record import replace
 
+MOST_SPELLED = 16  # entries of a fiber that are written out
+
 
 @dataclass
 class Einsum(Running, Registers, Vectors):
@@ -178,6 +180,8 @@ class Einsum(Running, Registers, Vectors):
             self.nest.unroll[1] if self.nest.unroll and self.nest.unroll[0] == self.order[d] else 1
         )
         c = its[n]
+        if self.is_short(d, c, its):
+            return self.spelled_fiber(d, n, count, cursors, env)
         if count == 1 and self.runs_on(d, c, its, cursors):
             return self.run_on(d, n, cursors, env)
         if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
@@ -205,6 +209,27 @@ class Einsum(Running, Registers, Vectors):
                 For(p, main, end, block(Decl(vk, c.coordinate(p)), rest)),
             )
         )
+
+    def is_short(self, d: int, c: Cursor, its: Cursors) -> bool:
+        """Whether a fiber has few entries, as many as the format says, and the loop is innermost."""
+        size = 0 if c.next_level.branchless else c.next_level.children or 0
+        alone = len(its) == 1 and c.hi is None and c.has is None
+        return 0 < size <= MOST_SPELLED and alone and 0 < d == len(self.order) - 1
+
+    def spelled_fiber(self, d: int, n: int, count: int, cursors: Cursors, env: Env) -> Stmt:
+        """The entries of a short fiber one after the other, adding to `count` sums in turns: no
+        loop that could end anywhere, and so no branch to be mispredicted.
+        """
+        c = cursors[n]
+        v, p, lo = Var(self.order[d]), Var(c.position), c.bounds()[0]
+        out: list[Stmt] = []
+        for k in range(c.next_level.children or 0):
+            self.copy = k % count
+            body = self.visit(d + 1, {**cursors, n: c.down(p)}, {**env, v.name: v})
+            head = Decl(p, add(lo, Const(k))), Decl(v, c.coordinate(p))
+            out.append(block_scope(block(*head, *self.ahead(d, c, p, cursors), body)))
+        self.copy = 0
+        return block(*self.stream(d, c, lo), *out)
 
     def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         self.every_row = d == 0 and not its
