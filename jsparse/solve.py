@@ -267,11 +267,11 @@ def agree(job: Job, only_frozen: bool = False) -> Job:
     if job.wish.schedule is not None:
         return job
     if len(job.sparse) < 2 and not own:
-        return _gathering(job)
+        return _gathering(job, only_frozen)
     ops, accesses = list(job.ops), list(job.accesses)
 
     def convert_operand(n: int, target: Format) -> None:
-        if only_frozen and not ops[n].frozen:
+        if only_frozen and not (ops[n].frozen and _joins(job, n)):
             return
         ops[n] = to(ops[n], target)
         accesses[n] = replace(accesses[n], format=ops[n].format, known=ops[n].pattern)
@@ -287,9 +287,17 @@ def agree(job: Job, only_frozen: bool = False) -> Job:
     return replace(job, ops=tuple(ops), accesses=tuple(accesses))
 
 
-def _gathering(job: Job) -> Job:
-    """A frozen operand that would scatter, stored so that it gathers, if that is cheaper."""
+def _joins(job: Job, n: int) -> bool:
+    """Whether operand n can be joined, if its modes are split, once its levels are reordered."""
+    return job.layout is None or job.ops[n].format.appended
+
+
+def _gathering(job: Job, joined: bool) -> Job:
+    """A frozen operand that would scatter, stored so that it gathers, if that is cheaper; with
+    `joined` only what can then be joined again.
+    """
     known = tuple(n for n in job.sparse if job.ops[n].frozen and job.ops[n].format.canonical)
+    known = tuple(n for n in known if not joined or _joins(job, n))
     if not known or not job.output.format.is_dense:
         return job
     a = Assignment(
