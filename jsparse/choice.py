@@ -27,6 +27,9 @@ COLUMN = 0.14  # for each column more
 ROW = 3.0  # for a row of csr, empty or not
 STORED_ROW = 5.0  # for a row whose number is stored
 DENSE = (0.3, 0.45)  # an element of a dense array: times a vector, times a matrix
+UNIFORM = 0.75  # for an entry in a fiber that is spelled out, in entries of csr
+SPELLED = 16  # entries of such a fiber at most
+COLUMNS = (8, 32)  # of the dense factor, where it was found to pay; elsewhere csr is as fast
 PLACE = 0.42  # for a place of a diagonal, in entries of csr
 BLOCK = 2.0  # for a block of any size
 SIDES = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of blocks
@@ -104,7 +107,17 @@ def _dia(f: Facts) -> Candidates:
     yield "dia", PLACE * f.entry * f.shape[0] * int(np.count_nonzero(held))
 
 
-CANDIDATES: tuple[Callable[[Facts], Candidates], ...] = (_csr, _dcsr, _dia, _blocks, _dense)
+def _uniform(f: Facts) -> Candidates:
+    if not f.rows.size or not COLUMNS[0] <= f.width <= COLUMNS[1]:
+        return
+    most = int(np.max(np.bincount(f.rows)))
+    if most <= SPELLED:
+        yield f"dense,uniform({most})", UNIFORM * f.entry * f.shape[0] * most
+
+
+CANDIDATES: tuple[Callable[[Facts], Candidates], ...] = (
+    *(_csr, _dcsr, _dia, _uniform, _blocks, _dense),
+)
 
 
 def _sampled(f: Facts) -> Facts:

@@ -147,7 +147,8 @@ def to(
     Args:
       a: the array.
       format: target; "dense" gives a `jax.Array`.  "auto" is the one that is predicted cheapest
-        for the concrete pattern of a matrix: csr, dcsr, blocks, or dense if nearly full.
+        for the concrete pattern of a matrix: csr, dcsr, diagonals, blocks, rows of one length, or
+        dense if nearly full.
       nse: capacity of the result; by default eagerly exact, under `jit` the capacity of `a`, and
         as many blocks as `a` has entries where these are gathered in blocks.
       use: for "auto": products with a vector ("spmv"), with a matrix ("spmm"), or the number of

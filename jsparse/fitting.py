@@ -26,7 +26,6 @@ from jsparse.errors import CapacityError, FormatError
 from jsparse.format import Format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.primitive import assemble_p, vary_together
-from jsparse.record import replace
 
 
 def fit(a: SparseArray, target: Format, convert: Callable[..., SparseArray]) -> SparseArray:

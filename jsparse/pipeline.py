@@ -28,8 +28,8 @@ class Spec:
     """A kernel to be: what it computes, and how.
 
     `work`: "einsum" (values), "merge" or "sort" (patterns, see `lower.assemble`), a step of
-    `lower.draft`, or "fit" (`lower.fit`); `count`: only count entries.  `batch`: for each batch axis, outermost first,
-    which arguments have it in front (all results do).
+    `lower.draft`, or "fit" (`lower.fit`); `count`: only count entries.  `batch`: for each batch
+    axis, outermost first, which arguments have it in front (all results do).
     """
 
     assignment: Assignment

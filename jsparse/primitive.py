@@ -29,7 +29,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jsparse import config, direct, fallback, ffi, partition, pipeline, reference
 from jsparse.codegen import build
 from jsparse.ir.index import PATTERN, Assignment
-from jsparse.lower import assemble, draft
+from jsparse.lower import assemble, draft, fit
 from jsparse.operands import (
     Arrays,
     Batch,
@@ -265,7 +265,7 @@ def _assemble_abstract(
     if count:
         return result_types(spec, [(*lead, assemble.count_size(assignment, work))], "int64", flat)
     if work == "fit":
-        shape = (*lead, _fitted(assignment, one))
+        shape = (*lead, fit.places(assignment, one[-2].shape[0] - 1))
         return result_types(spec, [shape] * 2, assignment.output.format.index, flat)
     extent = dict(zip(assignment.vars, extents, strict=True))
     room = assemble.room(assignment, capacity)
@@ -290,15 +290,6 @@ def _assemble_abstract(
     if work == "draft":
         types.append(ShapedArray((draft.TABLE,), jnp.dtype("int64")))
     return types
-
-
-def _fitted(a: Assignment, flat: Arrays) -> int:
-    """How many coordinates the last sparse level of the output has, from the fibers of the operand:
-    those of an output that is fitted.
-    """
-    n = a.output.format.sparse_levels[-1]
-    pos = dict(zip(a.operands[0].format.array_names(), flat, strict=True))[n, "pos"]
-    return a.output.format.levels[n].array_size("crd", pos.shape[0] - 1, 0)
 
 
 def _assemble_spec(

@@ -35,8 +35,8 @@ def to(a: SparseArray, target: Format, nse: int | None, convert: Convert) -> Spa
     room = None if nse is None else -(-nse // math.prod(target.block))
     if nse is not None and not target.appended:
         raise CapacityError(f"to: {target} has no capacity, got nse={nse}; leave it out")
-    outer = target.ndim
-    dense = all(x.full for f in (a.format, target) for x in f.levels[outer:])
+    n = target.ndim
+    dense = all(x.full for f in (a.format, target) for x in f.levels[n:])
     if a.format.block == target.block and not dense:
         return convert(a.split(), target.split, nse=room).join(a.shape, target.block)
     if a.format.block == target.block:

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jsparse import fibers
 from jsparse.format import parse_format
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
 from jsparse.lower import assemble as patterns
@@ -199,8 +200,9 @@ def _entries(
         elif level.relative:
             count, hi = crd.shape[0], jnp.int32(crd.shape[0])
         elif level.children != 1:
-            columns = [jnp.repeat(c, level.children) for c in columns]
-            count, lo, hi = (level.positions(x, 0, 0) for x in (count, lo, hi))
+            each = level.children or 0
+            columns = [jnp.repeat(c, each) for c in columns]
+            count, lo, hi = count * each, lo * each, hi * each
         columns.append(crd)
     at = jnp.arange(count, dtype=columns[-1].dtype)
     valid = (at >= lo) & (at < hi)
@@ -327,7 +329,7 @@ def assemble(
     """
     extent: Extents = dict(zip(a.vars, extents, strict=True))
     if work == "fit":
-        return [_as(x, a.output.format.index) for x in _fitted(a, extent, flat)]
+        return [_as(x, a.output.format.index) for x in fibers.fitted(a, extent, flat)]
     flat = list(flat) if count or work == "sort" else list(flat)[:-1]  # without the starts
     if work == "sort":
         coords, valid, perm = _sorted(a, extent, flat)
@@ -379,42 +381,6 @@ def _sorted(a: Assignment, extent: Extents, flat: Arrays) -> tuple[list[Any], An
     order = jnp.lexsort((*reversed(columns), ~e.valid))
     valid = e.valid[order]
     return [c[order] for c in columns], valid, jnp.where(valid, order, e.count)
-
-
-def _fitted(a: Assignment, extent: Extents, flat: Arrays) -> list[Any]:
-    """Uniform fibers, filled up with the least coordinates that they do not use; and the entry that
-    each place comes from.  What does not fit is left out.
-    """
-    access, n = a.operands[0], a.output.format.sparse_levels[-1]
-    size = a.output.format.levels[n].children or 0
-    by_name = dict(zip(access.format.array_names(), flat, strict=True))
-    pos, crd = by_name[n, "pos"], by_name[n, "crd"]
-    parents, entries = pos.shape[0] - 1, crd.shape[0]
-    end: Any = 1
-    for k, (level, v) in enumerate(zip(access.format.levels[:n], access.level_vars, strict=False)):
-        end = by_name[k, "pos"][end] if (k, "pos") in by_name else level.positions(end, extent[v], 0)
-    pos = pos[jnp.clip(jnp.arange(pos.shape[0]), 0, end)]
-    at = jnp.arange(entries, dtype=pos.dtype)
-    parent = jnp.clip(jnp.searchsorted(pos, at, side="right") - 1, 0, max(parents - 1, 0))
-    valid = at < pos[-1]
-    free = size - jnp.diff(pos)
-    used = jnp.zeros((parents, size), bool).at[jnp.where(valid, parent, parents), crd]
-    unused = ~used.set(True, mode="drop")
-    rank = jnp.cumsum(unused, axis=1)  # of unused coordinates, from 1
-    fills = unused & (rank <= free[:, None])
-    places = jnp.where(fills, jnp.arange(size), 0).reshape(-1)
-    source = jnp.full(parents * size, entries)
-    if entries and parents:
-        before = jnp.minimum(_take_pair(rank, parent, jnp.clip(crd, 1, size) - 1), free[parent])
-        place = at - pos[parent] + jnp.where(crd > 0, before, 0)
-        to = jnp.where(valid & (place < size), parent * size + place, parents * size)
-        places = places.at[to].set(crd, mode="drop")
-        source = source.at[to].set(at, mode="drop")
-    return [places, source]
-
-
-def _take_pair(x: Any, row: Any, column: Any) -> Any:
-    return x.at[row, column].get(mode="clip")
 
 
 def _numbering(

@@ -79,7 +79,9 @@ def prepare(
         wish.out_format is not None and not as_format(wish.out_format, len(problem.output)).is_dense
     )
     closed = any(has_blocks(x) and not x.format.appended for x in ops)
-    unfit = (job.output.computed and (closed or not alike)) or (sparse and job.output.format.is_dense)
+    unfit = (job.output.computed and (closed or not alike)) or (
+        sparse and job.output.format.is_dense
+    )
     if unfit and wish.like is None:
         ops = [unblocked(x) for x in ops]  # which blocks the result has is not known
         job = _split(problem, ops, wish, wish, replace(layout, sizes=()))

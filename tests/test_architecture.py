@@ -22,7 +22,8 @@ PACKAGE = ROOT / "jsparse"
 LAYERS = (
     "errors record target config",
     "ir.loop ir.rewrite ir.verify ir.interpret",
-    "levels.level levels.dense levels.compressed levels.singleton levels.diagonal levels",
+    "levels.level levels.dense levels.compressed levels.singleton levels.diagonal",
+    "levels.uniform levels",
     "format parse ir.index ir",
     "schedule.stats schedule.cost schedule.legality schedule.directives schedule.infer",
     "schedule.orders schedule.finish schedule.auto schedule.storage",
@@ -30,14 +31,15 @@ LAYERS = (
     "schedule",
     "lower.cursor lower.walk lower.buffers lower.chunks lower.sums lower.parts lower.products",
     "lower.registers lower.vectors lower.running lower.ahead lower.loops lower.kernel lower.packer",
-    "lower.arrange lower.assemble lower.draft",
+    "lower.arrange lower.assemble lower.draft lower.fit",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
     "entries matrix_market io",
     "pipeline",
     "partition partitioner",
-    "reference fallback ffi operands direct primitive contract assembly",
-    "concrete blocks diagonals validate array choice reblock derivative convert exchange sharding",
+    "fibers reference fallback ffi operands direct primitive contract assembly",
+    "concrete blocks diagonals validate array choice reblock derivative fitting convert",
+    "exchange sharding",
     "rules construct generate",
     "splitting job solve api structure functions",
     "files explain trees",
@@ -51,7 +53,7 @@ USES_JAX = {
     *("reference", "fallback", "ffi", "operands", "direct", "primitive", "contract", "assembly"),
     *("concrete", "blocks", "array", "reblock", "derivative", "convert", "exchange", "sharding"),
     *("rules", "construct", "generate", "job", "solve", "api", "structure", "functions", "explain"),
-    *("partitioner", "trees", "__init__", "latency", "command", "__main__"),
+    *("fitting", "fibers", "partitioner", "trees", "__init__", "latency", "command", "__main__"),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}

@@ -393,7 +393,11 @@ def test_the_interpreter_agrees(
         got = np.full(want.shape if y.shares is None else a.data.shape, np.nan)
         numbers = [extent[v] for v in plan.assignment.vars]
         layout = plan.assignment.operands[1].format.order
-        args = [np.asarray(a.data), np.asarray(a.arrays[0]), np.ascontiguousarray(x.transpose(layout))]
+        args = [
+            np.asarray(a.data),
+            np.asarray(a.arrays[0]),
+            np.ascontiguousarray(x.transpose(layout)),
+        ]
         out = plan.assignment.output.format.order
         into = got if y.shares is not None else np.ascontiguousarray(got.transpose(out))
         interpret.run(kernel, args, [into], numbers, threads)
@@ -623,3 +627,20 @@ def test_what_does_not_ascend_is_never_out_of_bounds() -> None:
         same(c.to("csr"), x)
         same(c.to("dense,uniform(3)"), x)
         same(c.T @ x, x.T @ x)
+
+
+def test_auto_finds_rows_of_one_length() -> None:
+    """For products with some columns, if rows have nearly the same number of few entries."""
+    x = np.zeros((60, 90), np.float32)
+    rng = cases.seed("auto", "uniform")
+    for i in range(60):
+        x[i, rng.choice(90, 7 + (i % 9 > 0), replace=False)] = 1
+    for a in (js.fromdense(x), js.fromdense(x, "csc").freeze()):
+        b = a.to("auto", use=16)
+        assert str(b.format) == "dense,uniform(8)"
+        assert b.frozen == a.frozen
+        same(b, x)
+        assert str(b.to("csr").to("auto").format) == "csr"
+        assert str(a.to("auto", use="spmm").format) == "csr"
+    x[3, :40] = 1
+    assert str(js.fromdense(x).to("auto", use=16).format) == "csr"

@@ -14,6 +14,13 @@ _KINDS: tuple[type[Level], ...] = (Dense, Compressed, Singleton, Diagonal, Unifo
 LEVELS: dict[str, type[Level]] = {c.kind: c for c in _KINDS}
 
 __all__ = [
-    *("LEVELS", "Compressed", "Dense", "Diagonal", "Level", "Singleton", "Storage", "Tie"),
+    "LEVELS",
+    "Compressed",
+    "Dense",
+    "Diagonal",
+    "Level",
+    "Singleton",
+    "Storage",
+    "Tie",
     "Uniform",
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uniform: the same number of coordinates below each position, so that no `pos` says where they are.
+"""Uniform: the same number of coordinates below each position, so that there is no `pos`.
 
     [10 0 20]      crd  0 2  1 2             uniform(2): position p has the children 2p and 2p + 1
     [ 0 0 30]  ->  values 10 20  0 30        ELL is (dense, uniform)

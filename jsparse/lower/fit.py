@@ -60,9 +60,7 @@ class Fiber:
         q, end, spare, t = Var("q"), Var("q_end"), Var("spare"), Var("t")
         size, place = Const(self.size), Var("place")
         absent = Bin("or", Bin(">=", q, end), Bin("!=", Cast(INT, Load(self.crd, q)), t))
-        filled = block(
-            *self.put(place, t, Dim(self.crd, 0)), Assign(spare, sub(spare, ONE))
-        )
+        filled = block(*self.put(place, t, Dim(self.crd, 0)), Assign(spare, sub(spare, ONE)))
         entry = block(*self.put(place, Cast(INT, Load(self.crd, q)), q), Assign(q, add(q, ONE)))
         step = If(Bin("and", Bin(">", spare, ZERO), absent), filled, entry)
         over = Raise(FIBER, OUTPUT, self.level, p, sub(end, q), size)
@@ -77,6 +75,12 @@ class Fiber:
     def put(self, place: Expr, coordinate: Expr, source: Expr) -> list[Stmt]:
         pairs = (self.places, coordinate), (self.source, source)
         return [Store(b, place, Cast(b.dtype, x)) for b, x in pairs]
+
+
+def places(a: Assignment, fibers: int) -> int:
+    """How many coordinates the last sparse level of the output has."""
+    n = a.output.format.sparse_levels[-1]
+    return a.output.format.levels[n].array_size("crd", fibers, 0)
 
 
 def lower(a: Assignment) -> Kernel:

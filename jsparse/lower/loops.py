@@ -211,7 +211,7 @@ class Einsum(Running, Registers, Vectors):
         )
 
     def is_short(self, d: int, c: Cursor, its: Cursors) -> bool:
-        """Whether a fiber has few entries, as many as the format says, and the loop is innermost."""
+        """Whether the innermost loop is over a fiber of few entries, as many as the format says."""
         size = 0 if c.next_level.branchless else c.next_level.children or 0
         alone = len(its) == 1 and c.hi is None and c.has is None
         return 0 < size <= MOST_SPELLED and alone and 0 < d == len(self.order) - 1

@@ -100,7 +100,12 @@ def computed_format(
             index = "int64"
     for a in operands:
         own = a.format.appendable
-        if own.appended and not own.is_dense and set(a.vars) == set(output) and len(set(a.vars)) == len(a.vars):
+        if (
+            own.appended
+            and not own.is_dense
+            and set(a.vars) == set(output)
+            and len(set(a.vars)) == len(a.vars)
+        ):
             axes = tuple(a.vars.index(v) for v in output)
             return own.transpose(axes).tighten().with_index(index)
     ndim = len(output)
