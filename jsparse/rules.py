@@ -20,8 +20,9 @@ from jax.interpreters import ad, batching
 
 from jsparse.array import Pattern
 from jsparse.contract import bind_planned, guessed
-from jsparse.convert import rearranged, taken
+from jsparse.convert import rearranged
 from jsparse.format import Format
+from jsparse.gather import taken
 from jsparse.ir.index import PATTERN, Access, Assignment, Term, operand_name
 from jsparse.levels import Dense
 from jsparse.operands import Arrays, Batch, depth, sizes_of, unbatched, value_slots

@@ -38,8 +38,8 @@ LAYERS = (
     "pipeline",
     "partition partitioner",
     "fibers reference fallback ffi operands direct primitive contract assembly",
-    "concrete blocks diagonals validate array choice reblock derivative fitting convert",
-    "exchange sharding",
+    "concrete gather blocks diagonals validate array choice reblock derivative fitting",
+    "convert exchange sharding",
     "rules construct generate",
     "splitting job solve api structure functions",
     "files explain trees",
@@ -53,7 +53,17 @@ USES_JAX = {
     *("reference", "fallback", "ffi", "operands", "direct", "primitive", "contract", "assembly"),
     *("concrete", "blocks", "array", "reblock", "derivative", "convert", "exchange", "sharding"),
     *("rules", "construct", "generate", "job", "solve", "api", "structure", "functions", "explain"),
-    *("fitting", "fibers", "partitioner", "trees", "__init__", "latency", "command", "__main__"),
+    *(
+        "fitting",
+        "fibers",
+        "gather",
+        "partitioner",
+        "trees",
+        "__init__",
+        "latency",
+        "command",
+        "__main__",
+    ),
 }
 
 EMPTY_NAMES = {"utils", "util", "common", "helpers", "misc", "core", "tools"}
