@@ -224,9 +224,12 @@ def _einsum_kernel(*flat: Any, **params: Any) -> direct.Known:
 
 
 def _now(primitive: Primitive, kernel: Callable[..., direct.Known]) -> Callable[..., Any]:
-    """The primitive outside of a trace: by its kernel, or by a program."""
+    """The primitive outside of a trace: by its kernel, or by a program.  Neither is to keep a
+    pattern alive.
+    """
 
     def run(*flat: Any, **params: Any) -> Any:
+        params["assignment"] = params["assignment"].plain()
         out = direct.run(flat, params, partial(kernel, **params)) if use_kernel() else None
         if out is None:
             return xla.apply_primitive(primitive, *flat, **params)

@@ -7,7 +7,9 @@ results from before and after.
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -142,6 +144,16 @@ def test_nans_are_looked_for() -> None:
     bad = a.with_data(jnp.full_like(a.data, jnp.nan))
     with jax.debug_nans(True), pytest.raises(FloatingPointError):
         bad @ b
+
+
+def test_patterns_are_not_kept_alive() -> None:
+    a = square(n=12)[0].freeze()
+    for _ in range(direct.OFTEN + 2):
+        a.todense(), a.to("csc"), a @ np.ones((12, 3), np.float32)
+    pattern = weakref.ref(a.pattern)
+    del a
+    gc.collect()
+    assert pattern() is None
 
 
 def test_many_threads() -> None:
