@@ -76,7 +76,9 @@ def rearranged_size(a: Assignment, flat: Arrays) -> tuple[int, ...] | None:
     at, level = max(
         [(n, at) for n, (at, role) in enumerate(names) if role == "pos"], default=(0, -1)
     )
-    if level < 0 or not all(x.full for x in source.levels[:level]):
+    if level < 0 or not all(x.branchless for x in source.levels[level + 1 :]):
+        return None  # positions of that level are not entries
+    if not all(x.full for x in source.levels[:level]):
         return None  # behind its fibers in use `pos` may say anything
     n, most = int(np.asarray(flat[at])[-1]), flat[names.index((level, "crd"))].shape[0]
     return (n,) if 0 <= n <= most else None
