@@ -23,6 +23,8 @@ from jsparse import ffi, pipeline
 from jsparse.codegen import build
 
 OFTEN = 8  # calls with the same sizes, after which a program is worth its compilation
+SELDOM = 2  # the same where arrays are large
+LARGE = 1 << 20  # bytes of all operands
 ALIGN = 64  # bytes: memory that is not aligned so would be copied on its way to JAX
 
 Known = tuple[pipeline.Spec, Sequence[ShapedArray]]
@@ -47,7 +49,8 @@ def run(
     if len(_calls) > _MOST_CALLS:
         _calls.clear()
     _calls[key] += 1
-    if _calls[key] > OFTEN or not all(_on_one_cpu(x) for x in flat):
+    most = OFTEN if sum(x.nbytes for x in flat) < LARGE else SELDOM
+    if _calls[key] > most or not all(_on_one_cpu(x) for x in flat):
         return None
     spec, types = kernel(*avals)
     args = [np.ascontiguousarray(x) for x in flat]

@@ -98,6 +98,15 @@ def test_sizes_that_come_often_are_compiled_once() -> None:
     assert later[0] > 0 and sum(later[1:]) == 0
 
 
+def test_large_arrays_are_compiled_sooner() -> None:
+    rng = np.random.default_rng(0)
+    a = js.csr(
+        np.ones(200_000, np.float32), rng.integers(0, 9, 200_000), [0, 100_000, 200_000], (2, 9)
+    )
+    counts = [programs(lambda: a.to("csc", nse=200_000)) for _ in range(direct.SELDOM + 2)]
+    assert sum(counts[: direct.SELDOM]) == 0 and counts[direct.SELDOM] > 0 and counts[-1] == 0
+
+
 def test_counts_are_64_bit_without_64_bit_types() -> None:
     a, b = square()
     assert not jax.config.jax_enable_x64
