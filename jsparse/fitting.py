@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from jsparse.array import Pattern, SparseArray, index_dtype
+from jsparse.assembly import eager
 from jsparse.concrete import traced
 from jsparse.errors import CapacityError, FormatError
 from jsparse.format import Format
+from jsparse.gather import moved
 from jsparse.ir.index import PATTERN, Access, Assignment, Term
-from jsparse.primitive import assemble_p, vary_together
+from jsparse.primitive import vary_together
 
 
 def fit(a: SparseArray, target: Format, convert: Callable[..., SparseArray]) -> SparseArray:
@@ -49,7 +49,9 @@ def fit(a: SparseArray, target: Format, convert: Callable[..., SparseArray]) -> 
         a, target = convert(a, a.format.with_index("int64")), target.with_index("int64")
     if a.pattern is None:
         *arrays, source = _fitted(a, target)
-        return SparseArray(_values(a.data, source), tuple(arrays), a.shape, target)
+        return SparseArray(
+            moved(a.data, source, source.shape[0], False), tuple(arrays), a.shape, target
+        )
     old = a.pattern
 
     def make() -> tuple[Pattern, Any]:
@@ -57,7 +59,8 @@ def fit(a: SparseArray, target: Format, convert: Callable[..., SparseArray]) -> 
         return Pattern(tuple(np.asarray(x) for x in arrays), a.shape, target), source
 
     new, source = old.derived(("fit", target), make)
-    return SparseArray(_values(a.data, source), (), a.shape, target, new)
+    data = moved(a.data, source, source.shape[0], False)
+    return SparseArray(data, (), a.shape, target, new)
 
 
 def _fitted(a: SparseArray, target: Format) -> list[Any]:
@@ -67,30 +70,13 @@ def _fitted(a: SparseArray, target: Format) -> list[Any]:
     b = Assignment(Access("Y", names, target, PATTERN), (access,), (Term((0,)),))
     extents = tuple(dict(zip(names, a.shape, strict=True))[v] for v in b.vars)
     arrays = list(a.arrays)
-    *above, pos, crd = arrays
+    *above, pos, _ = arrays
+    call = partial(eager, assignment=b, work="fit", count=False, extents=extents, capacity=())
     if traced(*arrays):
-        flat = vary_together(arrays)
-        crd, source = _bind(*flat, assignment=b, extents=extents)
-    else:
-        _check(np.asarray(pos), b)
-        with jax.ensure_compile_time_eval():
-            crd, source = _eager(*arrays, assignment=b, extents=extents)
-    return [*above, crd, source]
-
-
-def _bind(*flat: Any, assignment: Assignment, extents: tuple[int, ...]) -> Any:
-    return assemble_p.bind(
-        *flat,
-        assignment=assignment,
-        work="fit",
-        count=False,
-        extents=extents,
-        capacity=(),
-        batch=(),
-    )
-
-
-_eager = partial(jax.jit, static_argnames=("assignment", "extents"))(_bind)
+        return [*above, *call(*vary_together(arrays))]
+    _check(np.asarray(pos), b)
+    with jax.ensure_compile_time_eval():
+        return [*above, *call(*arrays)]
 
 
 def _check(pos: np.ndarray, b: Assignment) -> None:
@@ -105,21 +91,3 @@ def _check(pos: np.ndarray, b: Assignment) -> None:
             f"to {f}: {what} {at} has {int(counts[at])} entries, expected at most {size}; the most "
             f"in one are {most}; stored zeros count"
         )
-
-
-def _values(data: Any, source: Any) -> Any:
-    """The values at their places, zeros where there is no entry."""
-    shape = (source.shape[0], *data.shape[1:])
-    if 0 in data.shape or 0 in shape:
-        return jnp.zeros(shape, data.dtype)
-    numbers = lax.GatherDimensionNumbers(
-        offset_dims=tuple(range(1, data.ndim)), collapsed_slice_dims=(0,), start_index_map=(0,)
-    )
-    return lax.gather(
-        data,
-        lax.expand_dims(source, (1,)),
-        numbers,
-        (1, *data.shape[1:]),
-        mode=lax.GatherScatterMode.FILL_OR_DROP,
-        fill_value=0,
-    )

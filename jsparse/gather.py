@@ -17,7 +17,7 @@ def moved(data: Any, perm: Any, nse: int, inside: bool) -> Any:
     """The `nse` slices of `data` that `perm` numbers; zeros where it has no more numbers, or one
     beyond the end, which `inside` rules out.
     """
-    if data.shape[0] == 0:
+    if 0 in (nse, *data.shape):
         return jnp.zeros((nse, *data.shape[1:]), data.dtype)
     xp, perm = library(perm), host(perm)[:nse]
     if perm.shape[0] < nse:
