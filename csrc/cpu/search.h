@@ -6,9 +6,7 @@
 #include <stdint.h>
 
 #include "abi.h"
-
-// Called once for each chunk: a copy at every call would only cost compile time.
-#define JS_ONCE __attribute__((noinline))
+#include "cpu/support.h"
 
 // First p in [lo, hi) with crd[p] >= x, or hi.
 template <typename I>
@@ -43,78 +41,20 @@ static inline int64_t js_gallop(const I* crd, int64_t lo, int64_t hi, int64_t x)
   return p - crd;
 }
 
-// First p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; -1 if there is
-// none.
+// Reports the first p in [lo, hi] where pos[p] is negative, above `limit`, or (p > lo) below pos[p - 1]; whether there
+// was one.
 template <typename I>
-static inline int64_t js_find_bad_pos(const I* pos, int64_t lo, int64_t hi, int64_t limit) {
-  if (lo == 0 && pos[0] != 0) return 0;  // entries before the first fiber would be lost
-  if (lo > hi) return hi;  // chunks of a damaged array may come out reversed
-  int bad = pos[lo] < 0 || pos[hi] > limit;
-  for (int64_t p = lo; p < hi; ++p) bad |= pos[p] > pos[p + 1];
-  if (!bad) return -1;
-  if (pos[lo] < 0 || pos[lo] > limit) return lo;
-  for (int64_t p = lo + 1; p <= hi; ++p) {
-    if (pos[p] < pos[p - 1] || pos[p] > limit) return p;
-  }
-  return -1;
-}
+JS_SUPPORT bool js_bad_pos(js_context* ctx, int32_t operand, int32_t level, const I* pos, int64_t lo, int64_t hi,
+                           int64_t limit);
 
-// First p in [lo, hi) where crd[p] is outside [0, extent); -1 if there is none.
+// Reports the first p in [lo, hi) where crd[p] is outside [0, extent); whether there was one.
 template <typename I>
-static inline int64_t js_find_bad_crd(const I* crd, int64_t lo, int64_t hi, int64_t extent) {
-  int bad = 0;
-  int64_t p = lo;
-  if (sizeof(I) == 4) {  // one unsigned comparison finds both negative and too large; eight at a time
-    typedef uint32_t u32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-    bad = extent <= 0 && lo < hi;
-    const uint32_t most = extent <= 0 ? 0 : extent > INT32_MAX ? (uint32_t)INT32_MAX : (uint32_t)(extent - 1);
-    const u32x8 limit = {most, most, most, most, most, most, most, most};
-    u32x8 seen = {};
-    for (; p + 8 <= hi; p += 8) seen |= (u32x8)(*(const u32x8*)(crd + p) > limit);
-    for (int lane = 0; lane < 8; ++lane) bad |= seen[lane] != 0;
-    for (; p < hi; ++p) bad |= (uint32_t)crd[p] > most;
-  } else {
-    for (; p < hi; ++p) bad |= (uint64_t)crd[p] >= (uint64_t)extent;
-  }
-  if (!bad) return -1;
-  for (p = lo; p < hi; ++p) {
-    if (crd[p] < 0 || crd[p] >= extent) return p;
-  }
-  return -1;
-}
-
-// Reports the first bad element of an index array; whether there was one.
-template <typename I>
-static JS_ONCE bool js_bad_pos(js_context* ctx, int32_t operand, int32_t level, const I* pos, int64_t lo, int64_t hi,
-                               int64_t limit) {
-  const int64_t p = js_find_bad_pos(pos, lo, hi, limit);
-  return p >= 0 && js_raise(ctx, JS_POS_NOT_MONOTONE, operand, level, p, pos[p], limit);
-}
-template <typename I>
-static JS_ONCE bool js_bad_crd(js_context* ctx, int32_t operand, int32_t level, const I* crd, int64_t lo, int64_t hi,
-                               int64_t limit) {
-  const int64_t p = js_find_bad_crd(crd, lo, hi, limit);
-  return p >= 0 && js_raise(ctx, JS_CRD_OUT_OF_RANGE, operand, level, p, crd[p], limit);
-}
+JS_SUPPORT bool js_bad_crd(js_context* ctx, int32_t operand, int32_t level, const I* crd, int64_t lo, int64_t hi,
+                           int64_t extent);
 
 // Start of chunk k of `chunks` of [lo, hi), each with about as many entries (a row counts as one besides its entries).
 template <typename I>
-static JS_ONCE int64_t js_balance(const I* pos, int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
-  if (k <= 0) return lo;
-  if (k >= chunks) return hi;
-  const int64_t first = pos[lo] + lo, total = pos[hi] + hi - first;
-  const int64_t want = first + (int64_t)((double)total * (double)k / (double)chunks);
-  int64_t a = lo, b = hi;
-  while (a < b) {
-    const int64_t mid = a + (b - a) / 2;
-    if (pos[mid] + mid < want) {
-      a = mid + 1;
-    } else {
-      b = mid;
-    }
-  }
-  return a;
-}
+JS_SUPPORT int64_t js_balance(const I* pos, int64_t lo, int64_t hi, int64_t k, int64_t chunks);
 
 // Start of chunk k of `chunks` equal parts of [lo, hi).
 static inline int64_t js_even(int64_t lo, int64_t hi, int64_t k, int64_t chunks) {
@@ -123,36 +63,40 @@ static inline int64_t js_even(int64_t lo, int64_t hi, int64_t k, int64_t chunks)
   return lo + (int64_t)((double)(hi - lo) * (double)k / (double)chunks);
 }
 
-// Entries of fibers with coordinates below v, and those below them.  A fiber is (crd, pos, lo, hi); pos is an integer
-// where no level below has any.
+// A fiber of one of several operands that are visited together; `pos` is of the level below, null if it has none.
+struct js_fiber {
+  const void* crd;
+  const void* pos;
+  int64_t lo, hi;
+  int64_t crd_bytes, pos_bytes;
+};
+
+static inline void js_list_fibers(js_fiber*) {}
+static inline int64_t js_width(int) { return 0; }
 template <typename I>
-static inline int64_t js_below(const I* pos, int64_t lo, int64_t p) {
-  return pos[p] - pos[lo];
+static inline int64_t js_width(const I*) {
+  return sizeof(I);
 }
-static inline int64_t js_below(int64_t, int64_t, int64_t) { return 0; }
-static inline int64_t js_before(int64_t) { return 0; }
 template <typename I, typename P, typename... Rest>
-static inline int64_t js_before(int64_t v, const I* crd, P pos, int64_t lo, int64_t hi, Rest... rest) {
-  const int64_t p = js_lower_bound(crd, lo, hi, v);
-  return p - lo + js_below(pos, lo, p) + js_before(v, rest...);
+static inline void js_list_fibers(js_fiber* f, const I* crd, P pos, int64_t lo, int64_t hi, Rest... rest) {
+  f->crd = crd;
+  f->pos = (const void*)(intptr_t)pos;
+  f->lo = lo;
+  f->hi = hi;
+  f->crd_bytes = sizeof(I);
+  f->pos_bytes = js_width(pos);
+  js_list_fibers(f + 1, rest...);
 }
 
-// Start of chunk k of `chunks` of the coordinates [0, extent), each with about as many entries of all fibers.
+// Start of chunk k of `chunks` of the coordinates [0, extent), each with about as many entries of all `n` fibers.
+JS_SUPPORT int64_t js_share_of(int64_t k, int64_t chunks, int64_t extent, const js_fiber* fibers, int64_t n);
+
+// The same of fibers given as crd, pos, lo, hi one after the other.
 template <typename... Fibers>
-static JS_ONCE int64_t js_share(int64_t k, int64_t chunks, int64_t extent, Fibers... fibers) {
-  if (k <= 0) return 0;
-  if (k >= chunks) return extent;
-  const int64_t want = (int64_t)((double)js_before(extent, fibers...) * (double)k / (double)chunks);
-  int64_t a = 0, b = extent;
-  while (a < b) {
-    const int64_t mid = a + (b - a) / 2;
-    if (js_before(mid, fibers...) < want) {
-      a = mid + 1;
-    } else {
-      b = mid;
-    }
-  }
-  return a;
+static inline int64_t js_share(int64_t k, int64_t chunks, int64_t extent, Fibers... fibers) {
+  js_fiber list[sizeof...(fibers) / 4];
+  js_list_fibers(list, fibers...);
+  return js_share_of(k, chunks, extent, list, sizeof...(fibers) / 4);
 }
 
 // p, or the next position after it that starts a group of equal coordinates in [lo, hi).

@@ -6,6 +6,9 @@ and the processor.  An object is written to a temporary name and moved into plac
 may share the folder and a killed compile leaves nothing behind.  The folder is created 0700 and
 its owner checked before anything in it is loaded.  `submit` compiles in the background; `path`
 waits.
+
+What kernels call but do not contain (`csrc/cpu/support.cc`) is compiled once for each compiler,
+flags and processor, and linked into every kernel: an object needs no other file.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from jsparse.target import cpu_features
 # Vectors, unrolling and tiles are in the text, so -O3 finds nothing (in 20 products: 1.03 of the
 # time of -O2) and takes a tenth longer to compile.
 FLAGS = (
-    "-std=gnu++17", "-O2", "-march=native", "-fPIC", "-shared", "-fwrapv",
+    "-std=gnu++17", "-O2", "-march=native", "-fPIC", "-fwrapv",
     "-fno-exceptions", "-fno-rtti",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default", "-w",
 )  # fmt: skip
@@ -54,7 +57,7 @@ def headers() -> Path:
 @cache
 def _headers_digest() -> str:
     h = hashlib.sha256()
-    for f in sorted(headers().rglob("*.h")):
+    for f in sorted((*headers().rglob("*.h"), *headers().rglob("*.cc"))):
         h.update(f.read_bytes())
     return h.hexdigest()[:16]
 
@@ -140,11 +143,15 @@ def cache_dir() -> Path:
     return folder
 
 
-def object_path(kernel_key: str) -> Path:
-    """Where the object of a kernel is, or will be."""
+def _object(name: str, suffix: str) -> Path:
     found = compiler()
     identity = found[1] if found else "none"
-    return cache_dir() / f"{kernel_key}-{_toolchain(identity, config.get().cxxflags)}.so"
+    return cache_dir() / f"{name}-{_toolchain(identity, config.get().cxxflags)}{suffix}"
+
+
+def object_path(kernel_key: str) -> Path:
+    """Where the object of a kernel is, or will be."""
+    return _object(kernel_key, ".so")
 
 
 def compile_now(text: str, kernel_key: str) -> Path:
@@ -154,21 +161,40 @@ def compile_now(text: str, kernel_key: str) -> Path:
     it fails.
     """
     target = object_path(kernel_key)
-    if target.exists():
-        return target
+    if not target.exists():
+        _compile(f"kernel {kernel_key}", text, target, "-shared", str(_support()))
+    return target
+
+
+_support_lock = threading.Lock()
+
+
+def _support() -> Path:
+    """The object of `csrc/cpu/support.cc`, compiled unless it is there already."""
+    target = _object(f"support-{_headers_digest()}", ".o")
+    with _support_lock:
+        if not target.exists():
+            text = (headers() / "cpu" / "support.cc").read_text()
+            _compile("support", text, target, "-c")
+    return target
+
+
+def _compile(what: str, text: str, target: Path, *how: str) -> None:
+    """One run of the compiler: -c, or -shared and the objects to link."""
     found = compiler()
     if found is None:
         raise CompileError(NO_COMPILER)
     folder = cache_dir()
     source = target.with_suffix(".cc")
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".build-", suffix=".so")
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".build-", suffix=target.suffix)
     os.close(handle)
     handle, draft = tempfile.mkstemp(dir=folder, prefix=".build-", suffix=".cc")
     with os.fdopen(handle, "w") as f:
         f.write(text)
+    link = GCC_LINK if "-shared" in how and _is_gcc(found[0][0]) else ()
     command = [
         *found[0], *FLAGS, *shlex.split(config.get().cxxflags),
-        f"-I{headers()}", draft, "-o", temporary, *(GCC_LINK if _is_gcc(found[0][0]) else ()),
+        f"-I{headers()}", draft, *how, "-o", temporary, *link,
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -179,7 +205,7 @@ def compile_now(text: str, kernel_key: str) -> Path:
                 done.stderr[:300],
             )
             raise CompileError(
-                f"{found[0][0]} failed on kernel {kernel_key} (exit {done.returncode}); "
+                f"{found[0][0]} failed on {what} (exit {done.returncode}); "
                 f"source kept at {source}. "
                 f"First error: {first}"
             )
@@ -191,7 +217,6 @@ def compile_now(text: str, kernel_key: str) -> Path:
         for leftover in (temporary, draft):
             if os.path.exists(leftover):
                 os.unlink(leftover)
-    return target
 
 
 _lock = threading.Lock()
