@@ -198,12 +198,12 @@ def deciding() -> Iterator[list[tuple[float, float]]]:
         nonlocal inside
         if inside:
             return decide(*args)
-        inside, start, busy = True, time.perf_counter(), time.process_time()
+        inside, start, busy = True, time.perf_counter(), time.thread_time()
         try:
             return decide(*args)
         finally:
             inside = False
-            taken.append((time.perf_counter() - start, time.process_time() - busy))
+            taken.append((time.perf_counter() - start, time.thread_time() - busy))
 
     for module, name, decide in kept:
         setattr(module, name, partial(timed, decide))
@@ -226,16 +226,16 @@ def schedule_and_text(rows: Sequence[Row]) -> tuple[list[Figure], dict[str, pipe
         pipeline.text.cache_clear()
         for subscripts, formats in rows:
             name, call = f"{subscripts} {formats}", _row(subscripts, formats, 8 * repeat)
-            busy = time.process_time()
+            busy = time.thread_time()
             seconds, specs = planned(*call)
             start = time.perf_counter()
             for spec in specs:
-                begin, used = time.perf_counter(), time.process_time()
+                begin, used = time.perf_counter(), time.thread_time()
                 kernels[pipeline.text(spec)] = spec
-                used = time.process_time() - used
+                used = time.thread_time() - used
                 writing.append((name, time.perf_counter() - begin, used))
             taken = seconds + time.perf_counter() - start
-            whole.append((name, taken, time.process_time() - busy))
+            whole.append((name, taken, time.thread_time() - busy))
             with deciding() as steps:
                 planned(*_row(subscripts, formats, 8 * repeat + 4))
             decisions.append((name, sum(t for t, _ in steps), sum(t for _, t in steps)))
@@ -276,9 +276,9 @@ import ctypes, json, sys, time
 from jsparse import pipeline
 taken = []
 for key, recipe in json.load(sys.stdin):
-    start, busy = time.perf_counter(), time.process_time()
+    start, busy = time.perf_counter(), time.thread_time()
     ctypes.CDLL(pipeline.resolve(key, recipe))
-    taken.append((time.perf_counter() - start, time.process_time() - busy))
+    taken.append((time.perf_counter() - start, time.thread_time() - busy))
 print(json.dumps(taken))
 """
 
