@@ -31,13 +31,15 @@ from jsparse import config
 from jsparse.errors import CompileError
 from jsparse.target import cpu_features
 
-# Vectors, unrolling and tiles are in the text, so -O3 finds nothing (in 20 products: 1.03 of the
-# time of -O2) and takes a tenth longer to compile.
 FLAGS = (
-    "-std=gnu++17", "-O2", "-march=native", "-fPIC", "-fwrapv",
-    "-fno-exceptions", "-fno-rtti",
+    "-std=gnu++17", "-march=native", "-fPIC", "-fwrapv", "-fno-exceptions", "-fno-rtti",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fvisibility=default", "-w",
 )  # fmt: skip
+
+# Vectors, unrolling and tiles are in the text, so more than this finds nothing (in 20 kernels -O2
+# took 1.01 of the time, -O3 as much) and takes a fifth longer to compile.
+GCC_OPTIMIZE = ("-O1", "-fstrict-aliasing", "-fschedule-insns2")
+OPTIMIZE = ("-O2",)  # of other compilers, and of what is compiled once
 
 # Kernels call memset and little else, which the process has: not to look through the C++ library
 # takes a sixth off the time to compile.  Clang may lack libgcc.
@@ -118,7 +120,8 @@ NO_COMPILER = (
 
 @cache
 def _toolchain(identity: str, extra: str) -> str:
-    text = "\n".join((identity, extra, *FLAGS, *GCC_LINK, cpu_features()))
+    flags = (*FLAGS, *GCC_OPTIMIZE, *OPTIMIZE, *GCC_LINK)
+    text = "\n".join((identity, extra, *flags, cpu_features()))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -191,10 +194,11 @@ def _compile(what: str, text: str, target: Path, *how: str) -> None:
     handle, draft = tempfile.mkstemp(dir=folder, prefix=".build-", suffix=".cc")
     with os.fdopen(handle, "w") as f:
         f.write(text)
-    link = GCC_LINK if "-shared" in how and _is_gcc(found[0][0]) else ()
+    gcc = "-shared" in how and _is_gcc(found[0][0])
+    optimize = GCC_OPTIMIZE if gcc else OPTIMIZE
     command = [
-        *found[0], *FLAGS, *shlex.split(config.get().cxxflags),
-        f"-I{headers()}", draft, *how, "-o", temporary, *link,
+        *found[0], *FLAGS, *optimize, *shlex.split(config.get().cxxflags),
+        f"-I{headers()}", draft, *how, "-o", temporary, *(GCC_LINK if gcc else ()),
     ]  # fmt: skip
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
