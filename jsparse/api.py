@@ -27,7 +27,8 @@ from jsparse.job import Job, Problem, Wish
 from jsparse.parse import extents as extents_of
 from jsparse.parse import parse_einsum
 from jsparse.record import record, replace
-from jsparse.schedule.directives import Directive, Schedule, parse_schedule
+from jsparse.schedule.directives import Directive, Schedule
+from jsparse.schedule.notation import parse_schedule
 from jsparse.solve import agree, operand, prepare, promote, solve
 
 

@@ -18,7 +18,7 @@ from jsparse import api, pipeline, primitive
 from jsparse.array import SparseArray
 from jsparse.convert import assume_capacity
 from jsparse.ir.index import Assignment
-from jsparse.schedule import auto, directives
+from jsparse.schedule import auto, notation
 
 
 @dataclass
@@ -94,7 +94,7 @@ def _watch(out: Explanation) -> Iterator[None]:
         formats = "  ".join(f"{x.name}: {x.format}" for x in (*a.operands, a.output))
         out.steps.append(f"  kernel {number}:  {a.brief()}   ({kind})")
         out.steps.append(f"    formats:    {formats}")
-        out.steps.append(f"    schedule:   {directives.show(spec.schedule)}")
+        out.steps.append(f"    schedule:   {notation.show(spec.schedule)}")
         for rank, c in enumerate(candidates):
             vector = f" vectorize({','.join(map(str, c.vector))})" if c.vector else ""
             workspace = f" precompute({c.workspace})" if c.workspace else ""

@@ -19,8 +19,9 @@ from jsparse.ir.loop import Kernel
 from jsparse.lower import assemble, draft, fit
 from jsparse.lower import kernel as values
 from jsparse.record import record
-from jsparse.schedule import directives
-from jsparse.schedule.directives import Schedule, parse_schedule
+from jsparse.schedule import directives, notation
+from jsparse.schedule.directives import Schedule
+from jsparse.schedule.notation import parse_schedule
 
 
 @record
@@ -46,7 +47,7 @@ class Spec:
         return json.dumps(
             {
                 "assignment": str(a),
-                "schedule": directives.show(self.schedule),
+                "schedule": notation.show(self.schedule),
                 "work": self.work,
                 "count": self.count,
                 "batch": ["".join("01"[m] for m in mask) for mask in self.batch],
@@ -99,7 +100,7 @@ def text(spec: Spec) -> str:
     kernel = lower(spec)
     what = spec.assignment.brief()
     formats = [f"{a.name}: {a.format}" for a in (*spec.assignment.operands, spec.assignment.output)]
-    how = directives.show(spec.schedule)
+    how = notation.show(spec.schedule)
     if spec.work != "einsum":
         how = f"pattern by {spec.work}{', count only' if spec.count else ''}; {how}"
     title = (

@@ -23,7 +23,7 @@ from jsparse.format import Format, blocked, parse_format
 from jsparse.ir import interpret
 from jsparse.ir.index import Access, Assignment, Term
 from jsparse.levels import Dense
-from jsparse.schedule.directives import parse_schedule, show
+from jsparse.schedule.notation import parse_schedule, show
 
 pytestmark = pytest.mark.usefixtures("x64")
 

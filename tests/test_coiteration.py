@@ -23,7 +23,7 @@ from jsparse.ir import interpret
 from jsparse.ir.index import parse_assignment
 from jsparse.lower import chunks
 from jsparse.schedule import auto, directives
-from jsparse.schedule.directives import parse_schedule, show
+from jsparse.schedule.notation import parse_schedule, show
 
 pytestmark = pytest.mark.usefixtures("x64")
 

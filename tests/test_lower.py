@@ -34,7 +34,7 @@ from jsparse.ir.loop import Kernel
 from jsparse.lower import assemble as patterns
 from jsparse.lower import chunks, draft
 from jsparse.pipeline import Spec
-from jsparse.schedule import auto, directives
+from jsparse.schedule import auto, directives, notation
 from jsparse.schedule.directives import (
     Gallop,
     Parallelize,
@@ -464,7 +464,7 @@ def check(way: str, p: Problem) -> None:
     if way == "reference":
         np.testing.assert_array_equal(referenced(p), p.expected)
         return
-    np.testing.assert_array_equal(interpreted(p, schedule), p.expected, directives.show(schedule))
+    np.testing.assert_array_equal(interpreted(p, schedule), p.expected, notation.show(schedule))
 
 
 # ---------------------------------------------------------------------- values
@@ -624,7 +624,7 @@ def test_schedules_keep_the_result(text: str, rng: random.Random, threads: int) 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "GRAIN", 4)  # several chunks
         y = interpreted(p, schedule, threads)
-    np.testing.assert_array_equal(y, p.expected, directives.show(schedule))
+    np.testing.assert_array_equal(y, p.expected, notation.show(schedule))
 
 
 # -------------------------------------------------------------------- assembly

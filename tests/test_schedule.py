@@ -21,7 +21,7 @@ from jsparse.format import parse_format
 from jsparse.ir import interpret
 from jsparse.ir.index import Access, Assignment, Term
 from jsparse.lower.kernel import lower
-from jsparse.schedule import auto, directives
+from jsparse.schedule import auto, directives, notation
 from jsparse.schedule.directives import Reorder, Schedule
 
 CONSTANT = 4  # a plan may trade this much work for better memory access
@@ -117,7 +117,7 @@ def check(number: int) -> None:
             continue
         except interpret.TooLong:
             continue
-    what = f"{a} with {extents}, entries {nse}: planned {directives.show(plan.schedule)}"
+    what = f"{a} with {extents}, entries {nse}: planned {notation.show(plan.schedule)}"
     assert chosen <= CONSTANT * least[0] + SLACK, f"{what}, {chosen} steps; {least[1]} {least[0]}"
 
 

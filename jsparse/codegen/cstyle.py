@@ -170,6 +170,10 @@ class CStyle:
             return f"{kind}{{}}", 9
         return f"{self.expr(e.a, _UNARY)} - {kind}{{}}", 9
 
+    def _pack(self, e: loop.Pack) -> tuple[str, int]:
+        kind = self.vector_type(*type_of(e))
+        return f"{kind}{{{', '.join(self.expr(x) for x in e.parts)}}}", _ATOM
+
     def _hsum(self, e: loop.HSum) -> tuple[str, int]:
         dtype, lanes = type_of(e.a)
         self.sums.add((dtype, lanes, e.op))
@@ -316,6 +320,7 @@ _EXPRESSIONS: dict[type, Callable[[CStyle, Any], tuple[str, int]]] = {
     loop.Select: CStyle._select,
     loop.Keep: CStyle._keep,
     loop.Splat: CStyle._splat,
+    loop.Pack: CStyle._pack,
     loop.HSum: CStyle._hsum,
     loop.Call: CStyle._call,
 }

@@ -121,6 +121,10 @@ class _Machine:
                 return value if self.eval(c, env) else type(value)(0)
             case loop.Splat(a, lanes):
                 return np.full(lanes, self.eval(a, env), numpy_dtype(type_of(a)[0]))
+            case loop.Pack(parts):
+                return np.array(
+                    [self.eval(x, env) for x in parts], numpy_dtype(type_of(parts[0])[0])
+                )
             case loop.HSum(a, op):
                 v = self.eval(a, env)
                 while len(v) > 1:

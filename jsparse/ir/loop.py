@@ -118,6 +118,13 @@ class Splat:
 
 
 @record
+class Pack:
+    """Scalars of one dtype, one in each lane."""
+
+    parts: tuple[Expr, ...]
+
+
+@record
 class HSum:
     """The lanes of `a` reduced with `op`, halves first, so that the order is fixed."""
 
@@ -150,6 +157,7 @@ Expr = (
     | Select
     | Keep
     | Splat
+    | Pack
     | HSum
     | Call
     | Threads
@@ -390,6 +398,8 @@ def type_of(e: Expr) -> tuple[str, int]:
         return e.dtype, type_of(e.a)[1]
     if isinstance(e, Splat):
         return type_of(e.a)[0], e.lanes
+    if isinstance(e, Pack):
+        return type_of(e.parts[0])[0], len(e.parts)
     if isinstance(e, HSum):
         return type_of(e.a)[0], 1
     if isinstance(e, (Neg, Select, Keep)):

@@ -49,7 +49,7 @@ from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.cursor import Cursor, Cursors, Env
-from jsparse.lower.registers import Registers
+from jsparse.lower.inflight import InFlight
 from jsparse.lower.running import Running
 from jsparse.lower.sums import adds, position_row
 from jsparse.lower.vectors import Vectors
@@ -60,7 +60,7 @@ MOST_SPELLED = 16  # entries of a fiber that are written out
 
 
 @dataclass
-class Einsum(Running, Registers, Vectors):
+class Einsum(Running, InFlight, Vectors):
     """The walk of a nest, with accumulators, vector lanes, partial sums, a row workspace and
     parallel chunks.
     """
@@ -182,33 +182,14 @@ class Einsum(Running, Registers, Vectors):
         c = its[n]
         if self.is_short(d, c, its):
             return self.spelled_fiber(d, n, count, cursors, env)
+        if self.nest.collect and self.nest.collect[0] == self.order[d]:
+            return self.collected(d, n, cursors, env)
         if count == 1 and self.runs_on(d, c, its, cursors):
             return self.run_on(d, n, cursors, env)
         if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
             loop = super().driven(d, n, its, cursors, env)
             return block(*self.stream(d, c, c.bounds()[0]), loop)
-        v, p, end = self.order[d], Var(c.position), Var(c.position + "_end")
-        lo, hi = c.bounds()
-        start, main = Var(c.position + "_begin"), Var(c.position + "_main")
-        copies: list[Stmt] = []
-        for k in range(count):
-            self.copy = k
-            vk, pk = Var(f"{v}_{k}" if k else v), add(p, Const(k))
-            body = self.visit(d + 1, {**cursors, n: c.down(pk)}, {**env, v: vk})
-            copies.append(block_scope(block(Decl(vk, c.coordinate(pk)), body)))
-        self.copy = 0
-        vk = Var(v)
-        rest = self.visit(d + 1, {**cursors, n: c.down(p)}, {**env, v: vk})
-        whole = mul(Bin("/", sub(end, start), Const(count)), Const(count))
-        return block_scope(
-            block(
-                Decl(start, lo),
-                Decl(end, hi),
-                Decl(main, add(start, whole)),
-                For(p, start, main, block(*copies), count),
-                For(p, main, end, block(Decl(vk, c.coordinate(p)), rest)),
-            )
-        )
+        return self.in_flight(d, n, count, cursors, env)
 
     def is_short(self, d: int, c: Cursor, its: Cursors) -> bool:
         """Whether the innermost loop is over a fiber of few entries, as many as the format says."""
@@ -266,17 +247,6 @@ class Einsum(Running, Registers, Vectors):
 
         return whole
 
-    def stream(self, d: int, c: Cursor, at: Expr) -> list[Stmt]:
-        """Prefetch entries that later fibers of `c` hold, a cache line of each array."""
-        out: list[Stmt] = []
-        for name, distance in self.nest.prefetch:
-            if name == c.access.name and d + 1 == len(self.order):
-                tensor = next(t for t in self.binding.tensors.values() if t.access.name == name)
-                for x in (tensor.values, c.storage[c.level]["crd"]):
-                    if x is not None:
-                        out.append(Do("prefetch", (x, add(at, Const(distance)), ONE)))
-        return out
-
     def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
         """Prefetch rows that an entry some nonzeros further on will read, or add to."""
         out = fibers_ahead(self.binding, self.order[d], c, p, cursors)
@@ -312,6 +282,9 @@ class Einsum(Running, Registers, Vectors):
 
     # ---------------------------------------------------------------- values
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:
+        if self.places is not None:
+            self.places.append(cursors)
+            return block()
         head, values = self.values(cursors, env)
         if self.complete == len(self.order):
             return block(*head, self.write(values, cursors, env))

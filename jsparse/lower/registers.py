@@ -121,10 +121,11 @@ class Registers(Products):
         ]
 
     def partial_sums(self) -> list[Var]:
-        """The vectors that a vectorized reduction adds to."""
-        if not self.reduced_lanes or self.nest.vector is None:
+        """The vectors that a reduction in lanes adds to."""
+        vector = self.nest.vector if self.reduced_lanes else self.nest.collect
+        if vector is None:
             return []
-        _, lanes, registers = self.nest.vector
+        _, lanes, registers = vector
         return [Var(f"Y_v{u}{self.place}", self.sum_dtype, lanes) for u in range(registers)]
 
     def added(self, values: list[Expr]) -> list[Stmt]:

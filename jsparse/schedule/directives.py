@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Schedules: a tuple of directives with a text form that parses back.
+"""Schedules: a tuple of directives.
 
     reorder(i,k,j) vectorize(k,8,8) unroll(j,4) parallelize(i)
 
@@ -10,14 +10,19 @@ without further decisions.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from dataclasses import fields
 
 from jsparse.errors import ScheduleError
 from jsparse.ir.index import Assignment
 from jsparse.record import record, replace
-from jsparse.schedule.legality import are_rows, not_held, not_vectorizable, walked_level
+from jsparse.schedule.legality import (
+    are_rows,
+    not_collected,
+    not_held,
+    not_vectorizable,
+    walked_level,
+)
 
 
 @record
@@ -29,6 +34,7 @@ class Nest:
     workspace: str | None = None  # output variable gathered in a dense row before it is stored
     vector: tuple[str, int, int] | None = None  # variable, lanes, registers
     unroll: tuple[str, int] | None = None  # reduction variable, nonzeros in flight
+    collect: tuple[str, int, int] | None = None  # the same in lanes: variable, lanes, registers
     parallel: str | None = None
     parts: int = 0  # of the parallel loop, where it reduces: each with a result of its own
     located: tuple[tuple[str, str], ...] = ()  # (operand, variable): fibers looked up in a row
@@ -243,6 +249,32 @@ class Unroll(Directive):
 
 
 @record
+class Collect(Directive):
+    """Run `lanes` x `registers` nonzeros of the innermost reduction over `var` at once: what is
+    stored in a row is loaded as vectors, other factors are collected lane by lane.
+
+       acc = 0; forall j in A[i]: acc += A[i,j] * x[j]        collect(j,4,1)
+    -> acc = 0 0 0 0; forall j in A[i] in steps of 4: acc += A[i,j:j'] * (x[j], ..., x[j'])
+    """
+
+    var: str
+    lanes: int
+    registers: int
+    name = "collect"
+
+    def apply(self, nest: Nest) -> Nest:
+        self.need(self.lanes in (2, 4, 8, 16), "lanes must be a power of two from 2 to 16")
+        self.need(1 <= self.registers <= 8, "registers must lie in 1 to 8")
+        why = not_collected(nest.assignment, self.var)
+        self.need(why is None, why or "")
+        alone = nest.order[nest.first_reduction :] == (self.var,) == nest.order[nest.complete :]
+        self.need(alone, f"{self.var} must be the innermost loop and the only reduction")
+        free = nest.vector is None and nest.unroll is None and nest.held is None
+        self.need(free, "the sum is in vectors, partial sums or held already")
+        return replace(nest, collect=(self.var, self.lanes, self.registers))
+
+
+@record
 class Hold(Directive):
     """Keep an accumulator for each value of the output variable `var` in the reductions around it,
     and write its loop out.
@@ -379,11 +411,6 @@ class Widen(Directive):
         return replace(nest, widened=True)
 
 
-_KINDS = (
-    *(Reorder, Precompute, Locate, Gallop, Vectorize, Unroll, Hold),
-    *(Prefetch, Widen, Parallelize, Rfactor),
-)
-DIRECTIVES = {c.name: c for c in _KINDS}
 Schedule = tuple[Directive, ...]
 
 
@@ -395,46 +422,3 @@ def apply(schedule: Schedule, assignment: Assignment) -> Nest:
     for directive in schedule:
         nest = directive.apply(nest)
     return nest
-
-
-def show(schedule: Schedule) -> str:
-    return " ".join(str(d) for d in schedule)
-
-
-_DIRECTIVE = re.compile(r"\s*(\w+)\(([^()]*)\)")
-
-
-def parse_schedule(text: str) -> Schedule:
-    """The schedule that `show` printed, or that a user wrote.
-
-    >>> show(parse_schedule("reorder(i,k,j) vectorize(k,8,8)"))
-    'reorder(i,k,j) vectorize(k,8,8)'
-    """
-    out: list[Directive] = []
-    at = 0
-    text = text.strip()
-    while at < len(text):
-        match = _DIRECTIVE.match(text, at)
-        if match is None or match[1] not in DIRECTIVES:
-            raise ScheduleError(
-                f"schedule: cannot read {text[at:]!r}; directives: {', '.join(DIRECTIVES)}, "
-                f"as in 'reorder(i,k,j) vectorize(k,8,8) parallelize(i)'"
-            )
-        kind = DIRECTIVES[match[1]]
-        words = [w.strip() for w in match[2].split(",") if w.strip()]
-        names = [f.name for f in fields(kind)]
-        try:
-            if kind is Reorder:
-                out.append(Reorder(tuple(words)))
-            elif kind in (Locate, Gallop) and len(words) == 2:
-                out.append(kind(*words))
-            elif len(words) != len(names):
-                raise ValueError
-            else:
-                out.append(kind(words[0], *(int(w) for w in words[1:])))  # type: ignore[arg-type]
-        except ValueError:
-            raise ScheduleError(
-                f"schedule {match[0].strip()!r}: expected {match[1]}({', '.join(names)})"
-            ) from None
-        at = match.end()
-    return tuple(out)

@@ -15,6 +15,7 @@ from jsparse.record import record
 from jsparse.schedule import directives
 from jsparse.schedule.cost import GALLOP
 from jsparse.schedule.directives import (
+    Collect,
     Directive,
     Gallop,
     Hold,
@@ -38,6 +39,8 @@ AHEAD = 16  # nonzeros between asking for a row and using it
 STREAM_AHEAD = 256  # entries between asking for stored ones and using them
 EXACT = 1 << 24  # additions of one that a float32 sum still counts
 SHORT = 24  # entries of a fiber from which partial sums pay: shorter ones overlap by themselves
+LONG = 80  # from which sums in lanes pay: what is left over runs one by one
+LINE = 64  # bytes of a cache line
 MOST_PARTS = 16  # results of their own that a shared output is summed in
 MOST_IN_PARTS = 1 << 22  # elements of them all
 LEAST_PART = 1 << 16  # additions in one: under a tenth of a millisecond
@@ -78,7 +81,10 @@ def finish(
     reduction = last is not None and last not in a.output.vars
     vector_out = best.vector is not None and best.vector[0] in a.output.vars
     if last is not None and len(a.terms) == 1:
-        if best.vector is None and _inner_fan(a, last, extents, stats) < SHORT:
+        fan = _inner_fan(a, last, extents, stats)
+        lanes = _in_lanes(a, best) if best.vector is None and fan >= LONG else None
+        if best.vector is None and (fan < SHORT or lanes):
+            schedule += [lanes] if lanes else []
             walked = [x for x in _streams(a, last, stats) if Gallop(x, last) not in searched]
             schedule += [Prefetch(name, STREAM_AHEAD) for name in walked]
         elif (
@@ -104,6 +110,21 @@ def finish(
     if parts > 1:
         schedule.append(Rfactor(best.order[0], parts))
     return tuple(schedule)
+
+
+def _in_lanes(a: Assignment, best: Candidate) -> Collect | None:
+    """A cache line of nonzeros of the innermost reduction at once, if that is possible."""
+    size = VECTOR_DTYPES.get(a.output.dtype)
+    if size is None:
+        return None
+    lanes = host().vector_bytes // size
+    found = Collect(best.order[-1], lanes, max(1, LINE // host().vector_bytes))
+    held = (Hold(best.held),) if best.held else ()
+    try:
+        directives.apply((Reorder(best.order), *held, found), a)
+    except ScheduleError:
+        return None
+    return found
 
 
 def gallops(

@@ -9,6 +9,7 @@ import math
 
 from jsparse.ir.index import Access, Assignment
 from jsparse.levels import Level
+from jsparse.target import VECTOR_DTYPES
 
 
 def not_vectorizable(
@@ -57,6 +58,23 @@ def not_held(a: Assignment, var: str) -> str | None:
         return "terms of a sum are visited apart"
     if any(var in x.sparse_vars or x.vars.count(var) > 1 for x in a.operands):
         return f"{var} must index dense levels only, once in each operand"
+    return None
+
+
+def not_collected(a: Assignment, var: str) -> str | None:
+    """Why nonzeros along `var` cannot run in lanes, or None if they can."""
+    if len(a.terms) > 1:
+        return "terms of a sum are visited apart"
+    if a.output.dtype not in VECTOR_DTYPES:
+        return f"there are no vectors of {a.output.dtype}"
+    if any(x.vars.count(var) > 1 or x.tied for x in a.operands):
+        return f"{var} must index each operand once, and lie where no level is relative"
+    walked = [x for x in a.operands if var in x.sparse_vars]
+    if len(walked) != 1 or walked[0].level_vars[-1] != var:
+        return f"{var} must be the last level of one sparse operand, and dense in the others"
+    level = walked[0].format.levels[-1]
+    if level.full or level.branchless:
+        return f"{walked[0].name} must store a fiber along {var} in one piece"
     return None
 
 
