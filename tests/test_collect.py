@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nonzeros in lanes (`collect`): kernel and interpreter against dense NumPy, what is legal, when the
-scheduler asks for it.
+"""Nonzeros in lanes (`collect`): kernel and interpreter against dense NumPy, what is legal, and
+when the scheduler asks for it.
 """
 
 from __future__ import annotations
@@ -137,3 +137,15 @@ def test_plans_collect_long_fibers(text: str, entries: int, want: bool) -> None:
     schedule = auto.plan(a, (1000, 4000), nse).schedule
     assert ("collect(" in show(schedule)) == want
     assert parse_schedule(show(schedule)) == schedule
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "complex64", "int8"])
+def test_long_vectors_are_summed_in_parts(dtype: str) -> None:
+    """One loop that is the reduction, cut in parts, and has several nonzeros in flight."""
+    n = 1 << 18
+    x = np.arange(n, dtype=np.int64) % 3
+    a, y = js.fromdense(x.astype(dtype), "coo"), jnp.asarray(np.arange(n) % 2, dtype)
+    assert "rfactor(i," in str(js.explain("i,i->", a, y))
+    got = js.einsum("i,i->", a, y), js.einsum("i->", a)
+    want = (x * (np.arange(n) % 2)).sum(), x.sum()
+    np.testing.assert_array_equal(np.asarray(got), np.asarray(want).astype(dtype))

@@ -64,15 +64,17 @@ class InFlight(Registers):
         start, main, end = (Var(f"{c.position}_{x}") for x in ("begin", "main", "end"))
         rest = self.visit(d + 1, {**cursors, n: c.down(p)}, {**env, v.name: v})
         whole = mul(Bin("/", sub(end, start), Const(count)), Const(count))
-        return block_scope(
-            block(
-                Decl(start, lo),
-                Decl(end, hi),
+
+        def loop(a: Expr, b: Expr) -> Stmt:
+            return block(
+                Decl(start, a),
+                Decl(end, b),
                 Decl(main, add(start, whole)),
                 For(p, start, main, body, count),
                 For(p, main, end, block(Decl(v, c.coordinate(p)), rest)),
             )
-        )
+
+        return block_scope(self.interval(d, lo, hi, loop, c, cursors))
 
     def collected(self, d: int, n: int, cursors: Cursors, env: Env) -> Stmt:
         """The loop over a fiber, its nonzeros in lanes."""
@@ -101,7 +103,7 @@ class InFlight(Registers):
         value: Expr | None = None
         for n in self.assignment.terms[0].factors:
             buffer = self.binding.tensors[n].values
-            if buffer is None:
+            if buffer is None or n in self.outside:
                 continue
             if n == walked:
                 factor: Expr = Load(buffer, places[0][n].lo, lanes)
