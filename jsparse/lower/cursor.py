@@ -101,6 +101,13 @@ class Cursor:
     def down(self, lo: Expr, hi: Expr | None = None, has: Expr | None = None) -> Cursor:
         return Cursor(self.access, self.storage, self.required, self.level + 1, lo, hi, has)
 
+    def settled(self, env: Env) -> Cursor:
+        """The cursor below all levels that store every coordinate of a bound variable."""
+        c = self
+        while c.next_var in env and c.next_level.full and not c.access.tied:
+            c = c.down(c.next_level.locate(c.storage[c.level], c.lo, env[c.next_var]), None, c.has)
+        return c
+
 
 Cursors = dict[int, Cursor]
 Env = dict[str, Expr]

@@ -113,6 +113,8 @@ class Einsum(Running, InFlight, Vectors):
         """
         if not (self.adds and 0 < d < len(self.order)) or n == OUTPUT or n in self.factors:
             return False
+        if n in self.outside:
+            return False
         known = self.binding.tensors[n].values is not None and c.complete and c.has is None
         return known and not self.is_vector(n) and len(self.terms) == 1
 
@@ -314,7 +316,7 @@ class Einsum(Running, InFlight, Vectors):
             assert self.nest.workspace is not None
             return env[self.nest.workspace]
         if a.shares is not None:
-            return cursors[a.shares].lo
+            return cursors[a.shares].settled(env).lo
         if a.sampled:
             return cursors[OUTPUT].lo
         index: Expr = ZERO

@@ -50,6 +50,8 @@ class Products(Walk):
     lanes: Lanes | None = field(default=None, kw_only=True)
     # Operands whose value is in a variable.
     factors: dict[int, Var] = field(default_factory=dict, kw_only=True)
+    # Operands that are multiplied with the finished sum instead.
+    outside: frozenset[int] = field(default=frozenset(), kw_only=True)
 
     @cached_property
     def assignment(self) -> Assignment:
@@ -71,7 +73,8 @@ class Products(Walk):
         single = len(self.assignment.terms) == 1
         if single and registers > 1:
             for n in self.assignment.terms[0].factors:
-                known = n in self.factors or self.binding.tensors[n].values is None
+                known = n in self.factors or n in self.outside
+                known |= self.binding.tensors[n].values is None
                 if not self.is_vector(n) and not known:
                     var = Var(f"{self.assignment.operands[n].name}_val", self.base)
                     head.append(Decl(var, self.load(n, cursors, 0)))
@@ -84,7 +87,7 @@ class Products(Walk):
             for term, present in terms:
                 value: Expr | None = None
                 for n in term.factors:
-                    if self.binding.tensors[n].values is None:
+                    if self.binding.tensors[n].values is None or n in self.outside:
                         continue
                     factor = self.factors.get(n) or scalars.get(n) or self.load(n, cursors, u)
                     value = factor if value is None else Bin(product.text, value, factor)

@@ -86,10 +86,43 @@ class Registers(Products):
 
     def accumulate(self, d: int, cursors: Cursors, env: Env) -> Stmt:
         """acc = 0; the reduction loops; store acc."""
-        lanes = self.lanes
+        lanes, before = self.lanes, self.outside
+        self.outside = before | self.constant(d, cursors, env)
         body = super().inside(d, cursors, env)
         self.lanes = lanes
-        return self.summed(body, cursors, env)
+        out = self.summed(body, cursors, env)
+        self.outside = before
+        return out
+
+    def constant(self, d: int, cursors: Cursors, env: Env) -> frozenset[int]:
+        """Operands of the only term with one value in all loops from `d` on, A_ij in the sum of
+        A_ij B_ik C_jk over k: they are multiplied with the sum of the others.
+        """
+        if len(self.assignment.terms) != 1:
+            return frozenset()
+        bound = {**env, **self.held_values()[0][1]}
+        found = set()
+        for n in self.assignment.terms[0].factors:
+            names = self.assignment.operands[n].vars
+            c = cursors[n].settled(bound)
+            summed = not set(self.order[d:]).isdisjoint(set(names) - {self.nest.held})
+            if not summed and c.complete and c.has is None and n not in self.factors:
+                found.add(n)
+        return frozenset(found)
+
+    def scaled(self, totals: list[Expr], cursors: Cursors, env: Env) -> list[Expr]:
+        """Finished sums times the operands that are outside of them."""
+        times = semiring(self.assignment.output.dtype)[1].text
+        for n in sorted(self.outside):
+            if self.binding.tensors[n].values is None:
+                continue
+            at = {n: cursors[n].settled(env)}
+            for u, total in enumerate(totals):
+                factor = self.load(n, at, u)
+                dtype = type_of(total)[0]
+                factor = factor if type_of(factor)[0] == dtype else Cast(dtype, factor)
+                totals[u] = Bin(times, factor, total)
+        return totals
 
     def summed(self, body: Stmt, cursors: Cursors, env: Env) -> Stmt:
         """`body`, which adds to accumulators, between their declaration and their use."""
@@ -108,6 +141,7 @@ class Registers(Products):
             totals = [tree([s[u] for s in sums], op.text) for u in range(len(sums[0]))]
             if partial:
                 totals = [Bin(op.text, totals[0], HSum(tree(partial, op.text), op.text))]
+            totals = self.scaled(totals, cursors, {**env, **bound})
             stores.append(self.write(totals, cursors, {**env, **bound}))
         self.place = ""
         return block_scope(block(*head, body, *stores))

@@ -50,14 +50,15 @@ MOST_HELD = 16  # values of a variable that has an accumulator for each
 
 def not_held(a: Assignment, var: str) -> str | None:
     """Why `var` cannot have an accumulator for each of its values, or None if it can."""
-    if a.sampled or var not in a.output.vars:
-        return f"{var} must be a variable of a dense output"
+    if a.pattern is not None or var not in a.output.vars:
+        return f"{var} must be a variable of a dense output, or of one with an operand's pattern"
     if a.fixed.get(var, MOST_HELD + 1) > MOST_HELD:
         return f"no format fixes the extent of {var}, to at most {MOST_HELD}"
     if len(a.terms) > 1:
         return "terms of a sum are visited apart"
-    if any(var in x.sparse_vars or x.vars.count(var) > 1 for x in a.operands):
-        return f"{var} must index dense levels only, once in each operand"
+    tensors = (a.output, *a.operands)
+    if any(var in x.sparse_vars or x.vars.count(var) > 1 or x.tied for x in tensors):
+        return f"{var} must index dense levels only, once in each tensor"
     return None
 
 
