@@ -70,7 +70,7 @@ class Einsum(Running, InFlight, Vectors):
     row: Buffer | None = None  # the workspace, while it is being filled
     rows_in_chunk: bool = False  # whether each chunk has rows of its own
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
-    every_row: bool = False  # whether the outermost loop visits every row
+    gapless: int = 0  # how many outer loops visit every position, one after the other
     running: Cursor | None = None  # whose position runs on from row to row
 
     # ---------------------------------------------------------------- facts
@@ -189,6 +189,7 @@ class Einsum(Running, InFlight, Vectors):
         if count == 1 and self.runs_on(d, c, its, cursors):
             return self.run_on(d, n, cursors, env)
         if count == 1 or len(its) > 1 or c.grouped or d + 1 < len(self.order):
+            self.leaves_out(d, len(its) > 1 or c.hi is not None or c.grouped)
             loop = super().driven(d, n, its, cursors, env)
             return block(*self.stream(d, c, c.bounds()[0]), loop)
         return self.in_flight(d, n, count, cursors, env)
@@ -215,15 +216,19 @@ class Einsum(Running, InFlight, Vectors):
         return block(*self.stream(d, c, lo), *out)
 
     def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
-        self.every_row = d == 0 and not its
+        self.leaves_out(d, bool(its))
         return super().full(d, its, cursors, env)
+
+    def leaves_out(self, d: int, some: bool) -> None:
+        """Note whether the loop at depth `d` leaves out positions."""
+        self.gapless = d + 1 if not some and (d == 0 or self.gapless == d) else min(self.gapless, d)
 
     def runs_on(self, d: int, c: Cursor, its: Cursors, cursors: Cursors) -> bool:
         """Whether the fibers of `c` are walked one after the other without a gap."""
         alone = all(x is c or x.access.format.is_dense for x in cursors.values())
-        rows = self.every_row and c.level == 1 and c.lo == Var(self.order[0]) and c.hi is None
-        innermost = d == 1 and len(self.order) == 2 and self.nest.vector is None
-        return alone and rows and innermost and len(its) == 1 and not c.grouped
+        stored = 0 < d == c.level == len(self.order) - 1 and self.order == c.access.level_vars
+        fibers = self.gapless == d and c.hi is None and not c.grouped
+        return alone and stored and fibers and len(its) == 1 and self.nest.vector is None
 
     def run_on(self, d: int, n: int, cursors: Cursors, env: Env) -> Stmt:
         """The loop over a fiber that goes on from where the last fiber ended.
@@ -244,7 +249,9 @@ class Einsum(Running, InFlight, Vectors):
         """`loop` over rows, with the position of its first entry before it."""
 
         def whole(a: Expr, b: Expr) -> Stmt:
-            start = c.next_level.bounds(c.storage[c.level], a, b)[0]
+            start = a
+            for n in range(1, c.level + 1):
+                start = c.access.format.levels[n].bounds(c.storage[n], start, b)[0]
             return block(Decl(Var(c.position), start, mutable=True), loop(a, b))
 
         return whole
