@@ -16,6 +16,7 @@ from jsparse.codegen import build
 from jsparse.ir.index import parse_assignment
 from jsparse.schedule import auto
 from jsparse.schedule.directives import Reorder
+from jsparse.schedule.notation import parse_schedule
 from jsparse.target import Target
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -115,3 +116,17 @@ def test_recipes_come_back(name: str) -> None:
     plan = auto.plan(parse_assignment(assignment), sizes, nse, AVX2)
     spec = pipeline.Spec(plan.assignment, plan.schedule, batch=((True, False, False),))
     assert pipeline.from_recipe(spec.recipe()) == spec
+
+
+@pytest.mark.parametrize("form", ["", "unroll(j,2)", "unroll(j,4)"])
+@pytest.mark.parametrize("fmt", ["csr", "coo", "dcsr", "dense,uniform(4)"])
+def test_what_is_asked_for_early_is_so_in_every_form_of_loop(fmt: str, form: str) -> None:
+    """A row for each nonzero of the loop's main part, or a cache line of entries for each pass."""
+    rows = f"Y[i,k]:dense:float32 = A[i,j]:{fmt}:float32 * B[j,k]:dense:float32"
+    entries = f"Y[i]:dense:float32 = A[i,j]:{fmt}:float32 * B[j]:dense:float32"
+    for text, words in (
+        (rows, f"reorder(i,k,j) vectorize(k,8,2) prefetch(B,16) {form}"),
+        (entries, f"reorder(i,j) prefetch(A,256) {form}"),
+    ):
+        written = pipeline.text(pipeline.Spec(parse_assignment(text), parse_schedule(words)))
+        assert "js_prefetch" in written, words

@@ -10,7 +10,7 @@ waits for memory at the start of each row.
 
 from __future__ import annotations
 
-from jsparse.ir.loop import ONE, ZERO, Bin, Const, Dim, Do, Load, Stmt, Var, add, sub
+from jsparse.ir.loop import ONE, ZERO, Bin, Const, Dim, Do, Expr, Load, Stmt, add, sub
 from jsparse.lower.buffers import Binding
 from jsparse.lower.cursor import Cursor, Cursors
 
@@ -18,7 +18,7 @@ DISTANCE = 8  # entries
 LINE = 16  # elements: a cache line of 32-bit ones
 
 
-def fibers_ahead(binding: Binding, v: str, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+def fibers_ahead(binding: Binding, v: str, c: Cursor, p: Expr, cursors: Cursors) -> list[Stmt]:
     """Prefetches of the fibers that the entry `DISTANCE` after `p` of `c` picks by its `v`."""
     out: list[Stmt] = []
     if c.next_level.relative:  # they follow one another: the hardware sees that by itself

@@ -189,7 +189,7 @@ class Merge(Walk):
         return Buffer(f"w_{self.trailing[0]}", self.products.base)
 
     # ------------------------------------------------------------------ loops
-    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+    def ahead(self, d: int, c: Cursor, p: Expr, cursors: Cursors) -> list[Stmt]:
         return fibers_ahead(self.binding, self.order[d], c, p, cursors)
 
     def below(self, d: int, cursors: Cursors, env: Env) -> Stmt:

@@ -8,16 +8,20 @@ for what is left: Y_sum += A[p] * x[j]
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from jsparse.ir.index import semiring
 from jsparse.ir.loop import (
     ONE,
+    ZERO,
     Assign,
     Bin,
+    Buffer,
     Cast,
     Const,
     Decl,
+    Dim,
     Do,
     Expr,
     For,
@@ -33,6 +37,8 @@ from jsparse.ir.loop import (
     sub,
     type_of,
 )
+from jsparse.lower.ahead import fibers_ahead
+from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.cursor import Cursor, Cursors, Env
 from jsparse.lower.registers import Registers
 from jsparse.lower.walk import block_scope
@@ -42,6 +48,7 @@ from jsparse.lower.walk import block_scope
 class InFlight(Registers):
     """A walk that has several nonzeros of one fiber in flight."""
 
+    target: Buffer = field(kw_only=True)  # where sums are added: the result, or a wider scratch
     # Where the cursors of each visited nonzero are, while these are collected.
     places: list[Cursors] | None = field(default=None, kw_only=True)
 
@@ -53,7 +60,9 @@ class InFlight(Registers):
             self.copy = k
             vk, pk = Var(f"{v}_{k}" if k else v), add(p, Const(k))
             body = self.visit(d + 1, {**cursors, n: c.down(pk)}, {**env, v: vk})
-            copies.append(block_scope(block(Decl(vk, c.coordinate(pk)), body)))
+            early = self.rows_ahead if k else self.ahead
+            head = Decl(vk, c.coordinate(pk)), *early(d, c, pk, cursors)
+            copies.append(block_scope(block(*head, body)))
         self.copy = 0
         return self.in_steps(d, n, count, block(*copies), cursors, env)
 
@@ -128,3 +137,40 @@ class InFlight(Registers):
                     if x is not None:
                         out.append(Do("prefetch", (x, add(at, Const(distance)), ONE)))
         return out
+
+    def ahead(self, d: int, c: Cursor, p: Expr, cursors: Cursors) -> list[Stmt]:
+        """Prefetch what is walked later, and the rows which that picks."""
+        return [*self.stream(d, c, p), *self.rows_ahead(d, c, p, cursors)]
+
+    def rows_ahead(self, d: int, c: Cursor, p: Expr, cursors: Cursors) -> list[Stmt]:
+        """Prefetch rows that an entry some nonzeros further on will read, or add to."""
+        out = fibers_ahead(self.binding, self.order[d], c, p, cursors)
+        vector = self.nest.vector
+        for name, distance in self.nest.prefetch:
+            if vector is None:
+                continue
+            rows, few = self.rows_of(name, self.order[d], cursors)
+            if rows is None:
+                continue
+            last = sub(Dim(c.storage[c.level]["crd"], 0), ONE)
+            row = mul(c.coordinate(Bin("min", add(p, Const(distance)), last)), Const(few))
+            k = vector[0]
+            width = (self.lanes.registers if self.lanes else vector[2]) * vector[1]
+            for n in range(few):
+                start = mul(add(row, Const(n)), self.extents[k])
+                start = add(start, Var(k) if self.lanes else ZERO)
+                out.append(Do("prefetch", (rows, start, Const(width))))
+        return out
+
+    def rows_of(self, name: str, v: str, cursors: Cursors) -> tuple[Buffer | None, int]:
+        """The buffer of a dense matrix whose rows are chosen by `v`, if this is where they are, and
+        how many each value chooses.
+        """
+        a = self.assignment
+        n = next((m for m, x in enumerate(a.operands) if x.name == name), OUTPUT)
+        names = a.output.level_vars if n == OUTPUT else a.operands[n].level_vars
+        few = math.prod(a.fixed[u] for u in names[1:-1])
+        if n == OUTPUT:
+            return (self.target if names[:1] == (v,) else None), few
+        here = cursors[n].next_var == v and not cursors[n].level
+        return (self.binding.tensors[n].values if here else None), few

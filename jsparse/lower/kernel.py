@@ -50,7 +50,7 @@ def lower(nest: Nest) -> Kernel:
         nest,
         binding,
         result,
-        target,
+        target=target,
     )
     walk.exact = a.output.exact
     walk.galloped = nest.galloped

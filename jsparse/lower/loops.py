@@ -13,7 +13,6 @@ several loops accumulates in float64; within one long loop it has several partia
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -28,8 +27,6 @@ from jsparse.ir.loop import (
     Cast,
     Const,
     Decl,
-    Dim,
-    Do,
     Expr,
     For,
     Load,
@@ -41,11 +38,9 @@ from jsparse.ir.loop import (
     add,
     block,
     mul,
-    sub,
     type_of,
 )
 from jsparse.lower import parts
-from jsparse.lower.ahead import fibers_ahead
 from jsparse.lower.buffers import OUTPUT
 from jsparse.lower.chunks import CHUNKS_PER_THREAD, ROWS_PER_THREAD, Cut, starts_with
 from jsparse.lower.cursor import Cursor, Cursors, Env
@@ -66,7 +61,6 @@ class Einsum(Running, InFlight, Vectors):
     """
 
     result: Buffer
-    target: Buffer  # where sums are added: the result, or a wider scratch
     row: Buffer | None = None  # the workspace, while it is being filled
     rows_in_chunk: bool = False  # whether each chunk has rows of its own
     checked: set[int] = field(default_factory=set)  # tensors whose index arrays the chunks check
@@ -211,9 +205,10 @@ class Einsum(Running, InFlight, Vectors):
             self.copy = k % count
             body = self.visit(d + 1, {**cursors, n: c.down(p)}, {**env, v.name: v})
             head = Decl(p, add(lo, Const(k))), Decl(v, c.coordinate(p))
-            out.append(block_scope(block(*head, *self.ahead(d, c, p, cursors), body)))
+            early = self.ahead if k == 0 else self.rows_ahead
+            out.append(block_scope(block(*head, *early(d, c, p, cursors), body)))
         self.copy = 0
-        return block(*self.stream(d, c, lo), *out)
+        return block(*out)
 
     def full(self, d: int, its: Cursors, cursors: Cursors, env: Env) -> Stmt:
         self.leaves_out(d, bool(its))
@@ -255,39 +250,6 @@ class Einsum(Running, InFlight, Vectors):
             return block(Decl(Var(c.position), start, mutable=True), loop(a, b))
 
         return whole
-
-    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
-        """Prefetch rows that an entry some nonzeros further on will read, or add to."""
-        out = fibers_ahead(self.binding, self.order[d], c, p, cursors)
-        vector = self.nest.vector
-        for name, distance in self.nest.prefetch:
-            if vector is None:
-                continue
-            rows, few = self.rows_of(name, self.order[d], cursors)
-            if rows is None:
-                continue
-            last = sub(Dim(c.storage[c.level]["crd"], 0), ONE)
-            row = mul(c.coordinate(Bin("min", add(p, Const(distance)), last)), Const(few))
-            k = vector[0]
-            width = (self.lanes.registers if self.lanes else vector[2]) * vector[1]
-            for n in range(few):
-                start = mul(add(row, Const(n)), self.extents[k])
-                start = add(start, Var(k) if self.lanes else ZERO)
-                out.append(Do("prefetch", (rows, start, Const(width))))
-        return out
-
-    def rows_of(self, name: str, v: str, cursors: Cursors) -> tuple[Buffer | None, int]:
-        """The buffer of a dense matrix whose rows are chosen by `v`, if this is where they are, and
-        how many each value chooses.
-        """
-        a = self.assignment
-        n = next((m for m, x in enumerate(a.operands) if x.name == name), OUTPUT)
-        names = a.output.level_vars if n == OUTPUT else a.operands[n].level_vars
-        few = math.prod(a.fixed[u] for u in names[1:-1])
-        if n == OUTPUT:
-            return (self.target if names[:1] == (v,) else None), few
-        here = cursors[n].next_var == v and not cursors[n].level
-        return (self.binding.tensors[n].values if here else None), few
 
     # ---------------------------------------------------------------- values
     def leaf(self, cursors: Cursors, env: Env) -> Stmt:

@@ -221,7 +221,7 @@ class Walk:
             return self.interval(d, ZERO, self.extents[v.name], part, None, cursors, both)
         return self.interval(d, *c.bounds(), loop, c, cursors)
 
-    def ahead(self, d: int, c: Cursor, p: Var, cursors: Cursors) -> list[Stmt]:
+    def ahead(self, d: int, c: Cursor, p: Expr, cursors: Cursors) -> list[Stmt]:
         """What to do early for entries after position `p` of the driver `c`; nothing here."""
         return []
 
