@@ -30,7 +30,7 @@ LAYERS = (
     "schedule.split",
     "schedule",
     "lower.cursor lower.walk lower.buffers lower.chunks lower.sums lower.parts lower.products",
-    "lower.registers lower.inflight lower.vectors lower.running lower.ahead lower.loops",
+    "lower.ahead lower.registers lower.inflight lower.vectors lower.running lower.loops",
     "lower.kernel lower.packer lower.arrange lower.assemble lower.draft lower.fit",
     "lower",
     "codegen.cstyle codegen.cpp codegen.build codegen",
